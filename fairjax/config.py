@@ -170,8 +170,8 @@ class PretrainedConfig:
   scan_unroll count.
   """
 
-  # Folder with config.json, safetensors and tokenizer.json | FILE.gguf | hf:ORG/NAME[@REVISION];
-  # '': none, step 1 trains a Transformer-XL
+  # Folder with config.json, safetensors and tokenizer.json | FILE.gguf | hf:ORG/NAME[@REVISION] |
+  # pip:PACKAGE (installed); '': none, step 1 trains a Transformer-XL
   model: str = ''
   # raw (H-20) | normed (both layers after the final norm, for models in which one dimension holds
   # nearly all of the raw states)

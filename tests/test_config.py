@@ -66,9 +66,12 @@ def test_wrong_override_is_one_line_that_helps(overrides, words):
 
 
 def test_every_config_file_builds(repository):
-  arguments = {'text.py': ':train=a,valid=b,test=c', 'pretrained.py': ':model=d,train=a'}
+  arguments = {'text.py': [':train=a,valid=b,test=c'], 'pretrained.py': ['', ':model=d,train=a']}
   for path in sorted((repository / 'configs').glob('*.py')):
-    assert isinstance(load_config(f'{path}{arguments.get(path.name, "")}'), Config)
+    for given in arguments.get(path.name, ['']):
+      assert isinstance(load_config(f'{path}{given}'), Config)
+  with pytest.raises(UserError, match='text about countries only'):
+    load_config(f'{repository}/configs/pretrained.py:attribute=name')
 
 
 def test_saved_config_reads_back_equal(tmp_path):

@@ -39,7 +39,7 @@ from fairjax.pretrained.decoder_files import (
   to_decoder_tensor,
 )
 from fairjax.pretrained.gguf_files import GGUF, open_gguf
-from fairjax.pretrained.hub import BESIDE_WEIGHTS, fetch, is_hub_name
+from fairjax.pretrained.hub import BESIDE_WEIGHTS, model_path
 from fairjax.pretrained.peft_files import Adapter, read_adapter
 from fairjax.pretrained.tensor_files import (
   INDEX,
@@ -874,7 +874,7 @@ class ModelFiles:
 
 def open_model(source: str | os.PathLike) -> ModelFiles:
   """Finds a model as `read_folder` does, also that of an adapter."""
-  given = fetch(source) if is_hub_name(source) else pathlib.Path(source)
+  given = model_path(source)
   if given.suffix == GGUF_SUFFIX and given.is_file():
     return ModelFiles(given, open_gguf(given).config, [])
   if not given.is_dir():
@@ -909,8 +909,8 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
 
   Args:
     directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
-      GGUF file, or an adapter (LoRA) of peft that names its base, or the name
-      `hf:ORG/NAME[@REVISION]` of a model of the Hub.
+      GGUF file, or an adapter (LoRA) of peft that names its base, or the name of a model,
+      `hf:ORG/NAME[@REVISION]` of the Hub or `pip:PACKAGE` in an installed package.
 
   Returns:
     The folder of the model (of an adapter: of its base), its config with `model_type`, and lines on

