@@ -108,7 +108,6 @@ def test_workers_have_the_encoder_that_the_paper_configs_name():
     text = (ROOT / 'launch' / script).read_text(encoding='utf-8')
     (line,) = [x for x in text.splitlines() if '--no-deps' in x]
     assert '--require-hashes' in line and 'encoder' in line
-  assert {'!launch/requirements.txt', '!launch/encoder.txt'} <= set(
-    (ROOT / '.dockerignore').read_text(encoding='utf-8').splitlines())
+  assert '!launch' in (ROOT / '.dockerignore').read_text(encoding='utf-8').splitlines()
 
 
