@@ -166,12 +166,23 @@ def generate(
                            repaired, counts.at_limit)
 
 
-def check_inputs(prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Vocabulary) -> None:
+def check_inputs(
+  prefixes: Sequence[Prefix], attribute: Attribute, vocabulary: Vocabulary, *,
+  positions: int | None = None, new_tokens: int = 1,
+) -> None:
   """Refuses prefixes of one template that the model would read as the same ids.
 
   Their continuations would be equal whatever the model has learned: a distance of 0 without
-  meaning. The `UserError` names the template and the values.
+  meaning. The `UserError` names the template and the values. It also refuses what is longer with
+  its `new_tokens` than the model's `positions`.
   """
+  if positions is not None:
+    longest = max(len(vocabulary.encode(p.text)) for p in prefixes) + len(vocabulary.start_ids)
+    if longest + new_tokens > positions:
+      raise UserError(
+        f'the longest prefix of {attribute.name} has {longest} tokens, sample.max_new_tokens='
+        f'{new_tokens} follow, and the model has {positions} positions: lower it, or shorten the '
+        'template')
   templates: dict[tuple[int, int], list[Prefix]] = {}
   for prefix in prefixes:
     templates.setdefault((prefix.template, prefix.rewording), []).append(prefix)

@@ -91,13 +91,14 @@ class PreparedBatches:
   """Batches of prepared data for the curriculum, of a run whose templates tell values apart."""
 
   def __init__(self, prepared: 'PreparedData', model: ModelConfig, config: Config,
-               log: Callable[[str], None]):
+               log: Callable[[str], None], *, positions: int | None = None):
     from fairjax.generate import check_inputs
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
     for chosen in (False, True)[:1 + heldout]:  # before the training, not after it
       check_inputs(run_prefixes(prepared.attribute, heldout=chosen), prepared.attribute,
-                   prepared.vocabulary)
+                   prepared.vocabulary, positions=positions,
+                   new_tokens=config.sample.max_new_tokens)
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
     self._reader = config.data.reader
     self._start_ids = prepared.vocabulary.start_ids if config.pretrained.model else None
@@ -331,7 +332,8 @@ class Job(Run):
       published=self.published)
 
   def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
-    return PreparedBatches(prepared, self.model_config, self.config, self.log)
+    positions = self.published.config.max_positions if self.published else None
+    return PreparedBatches(prepared, self.model_config, self.config, self.log, positions=positions)
 
   def _augmented_batches(self, stage: 'StageSpec') -> 'PreparedBatches | None':
     """Batches of counterfactual text for a variant `cda`, prepared in `data-cda-SIDED`.
