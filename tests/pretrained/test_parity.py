@@ -1,6 +1,6 @@
 """BERT, ALBERT, GPT-2 and MiniLM beside values that PyTorch and transformers computed.
 
-`pytest tests/pretrained/test_parity.py -s` prints the rows of docs/exchange.md.
+`pytest tests/pretrained/test_parity.py -s` prints what docs/exchange.md sums up.
 """
 
 import functools
