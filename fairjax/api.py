@@ -315,23 +315,28 @@ def compare(
 
 def sample(
   model: Path, *, attribute: str | os.PathLike | Attribute, output: Path, name: str = BASELINE,
-  coupled: bool = True, dtype: str = 'float32', start: bool = False, log: Log = print,
-  **settings: Any,
+  coupled: bool = True, dtype: str = 'float32', start: bool = False, endpoint: str = '',
+  chat: bool = False, log: Log = print, **settings: Any,
 ) -> pathlib.Path:
-  """Samples continuations of an attribute's prefixes from a model on disk, on all devices.
+  """Samples continuations of an attribute's prefixes, on all devices or from an endpoint.
 
   Args:
     model: folder of a published decoder (GPT-2, Llama, Mistral, Qwen, Gemma: config.json,
-      safetensors, tokenizer.json), or the workdir of a run.
+      safetensors, tokenizer.json), or the workdir of a run; with `endpoint` its name there.
     attribute: as of `measure`.
     output: `.jsonl` or `.jsonl.gz`; an interrupted file is continued, a complete one left alone.
     name: of a workdir: which of its models.
     coupled: one noise for all values of a template; False: independent samples.
     dtype: of a published decoder: 'float32' or 'bfloat16'.
     start: of a published decoder: begin every text with the end-of-text id.
+    endpoint: address of an OpenAI-compatible endpoint, e.g. 'http://localhost:8000/v1', whose key
+      the environment variable FAIRJAX_ENDPOINT_KEY holds. Its samples are independent.
+    chat: the endpoint's model is a chat model (docs/endpoints.md).
     log: called with lines of progress.
     **settings: fields of `fairjax.config.SampleConfig`: samples, max_new_tokens, temperature,
-      sentence_end, batch_size, seed. A run's own are the defaults of its models.
+      sentence_end, batch_size, seed. A run's own are the defaults of its models. An endpoint takes
+      the first three, and further fields of `fairjax.generate.endpoint.Endpoint` (instruction,
+      body, concurrency, ...).
 
   Returns:
     The path, which `measure` takes.
@@ -340,6 +345,15 @@ def sample(
     UserError: no model there, an unknown setting, or the file belongs to another model.
   """
   known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
+  if endpoint:
+    from fairjax.generate.endpoint import Endpoint, sample_endpoint
+    ours = {field.name for field in dataclasses.fields(Endpoint)}
+    asked = {name: settings.pop(name) for name in ours & settings.keys()}
+    for key in settings.keys() - {'samples', 'max_new_tokens', 'temperature'}:
+      raise UserError(f'{key} is no setting of an endpoint')
+    sample_endpoint(Endpoint(endpoint, os.fspath(model), chat=chat, **asked), known, output,
+                    _settings(SampleConfig(), settings), log=log)
+    return pathlib.Path(output)
   config = pathlib.Path(model) / 'config.json'
   try:
     published = 'model_type' in json.loads(config.read_text(encoding='utf-8'))

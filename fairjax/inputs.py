@@ -151,6 +151,15 @@ def replace_broken(value: Any) -> Any:
   return [replace_broken(v) for v in value] if isinstance(value, list) else value
 
 
+def read_secret(variable: str) -> str:
+  """A key from the environment, '' without one; no message shows it."""
+  key = os.environ.get(variable, '').strip()
+  if not all('!' <= c <= '~' for c in key):
+    raise UserError(f'{variable} holds white space or a character that no API key has: set it to '
+                    'the key alone')
+  return key
+
+
 def refuse_pointer(path: str | os.PathLike) -> None:
   """Checks that a file is there itself, and not as a pointer of Git LFS or git-annex."""
   with open(path, 'rb') as file:

@@ -30,6 +30,7 @@ NOT_HERE = {
   'scorers lexicon': 'a download; tests/measure/test_lexicons.py fetches from a server of its own',
   'measure --records answers.jsonl --attribute country --scorer google':
     "Google's service; tests/cli/test_measure_verbs.py has a server of its own",
+  'sample --endpoint': 'a server; tests/generate/test_endpoint.py has one of its own',
   'tpu compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
   'doctor --pretrained': 'warns of random weights; tests/pretrained/test_decoders.py runs it',
 }

@@ -14,8 +14,8 @@ from fairjax.data import wikitext as wikitext_files
 from fairjax.data.wikitext import find_wikitext
 from fairjax.errors import UserError
 
-SECRETS = ('HF_TOKEN', 'WANDB_API_KEY', 'FAIRJAX_GOOGLE_API_KEY', 'AWS_SECRET_ACCESS_KEY',
-           'GOOGLE_OAUTH_ACCESS_TOKEN')
+SECRETS = ('HF_TOKEN', 'WANDB_API_KEY', 'FAIRJAX_GOOGLE_API_KEY', 'FAIRJAX_ENDPOINT_KEY',
+           'AWS_SECRET_ACCESS_KEY', 'GOOGLE_OAUTH_ACCESS_TOKEN')
 CANARY = 'canary-5f1b2c7e90d4'
 SMALL = ['--config=configs/quickstart.py', '--config.data.planted_documents=60',
          '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600',

@@ -4,12 +4,22 @@ import argparse
 import collections
 import dataclasses
 import importlib.resources
+import json
+import math
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairjax import processes
-from fairjax.cli.options import add_fields, add_run_options, add_shared, field_values
+from fairjax.cli.options import (
+  add_fields,
+  add_run_options,
+  add_shared,
+  between,
+  field_values,
+  positive,
+  require,
+)
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Command,
@@ -34,6 +44,9 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
                       help='sample a published decoder (GPT-2, Llama, Mistral, Qwen 2 and 3, '
                       'Gemma 2 and 3): folder of config.json, model.safetensors and '
                       'tokenizer.json; with --attribute and --output')
+  parser.add_argument('--endpoint', metavar='URL', help='sample a model behind an '
+                      'OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; the key is that '
+                      'of the environment variable FAIRJAX_ENDPOINT_KEY (docs/endpoints.md)')
   add_shared(parser, 'attribute', help='built-in attribute or YAML file (of a run: other prompts '
              'than those of its config, with --output)')
   parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz); of a run a folder, which '
@@ -52,6 +65,30 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
                         help='draw the samples of each value independently (not coupled)')
   of_model.add_argument('--start', action='store_true',
                         help='begin every text with the end-of-text id (default: the prompt alone)')
+  asked = parser.add_argument_group('with --endpoint')
+  asked.add_argument('--model', metavar='NAME', help='of the model, as the endpoint knows it')
+  asked.add_argument('--chat', action='store_true', help='a chat model: /chat/completions with '
+                     '--instruction, instead of /completions, which continues the prompt itself')
+  asked.add_argument('--instruction', metavar='TEXT', help="of --chat: the system's message, which "
+                     'the records keep (default: to continue the text and write nothing else)')
+  asked.add_argument('--body', metavar='JSON', type=_json_object, help='further fields of each '
+                     """request, e.g. '{"top_p": 0.9}'; null takes a field out""")
+  asked.add_argument('--concurrency', type=positive, metavar='N',
+                     help='requests under way at a time (default: 8)')
+  for name, of in (('in', 'read'), ('out', 'written')):
+    asked.add_argument(f'--price-{name}', type=between(0, math.inf, ends='[)'), metavar='P',
+                       help=f'of a million tokens that are {of}: the cost is counted too')
+
+
+def _json_object(text: str) -> dict[str, Any]:
+  """Type of an option: an object of JSON."""
+  try:
+    found = json.loads(text)
+  except (ValueError, RecursionError):
+    found = None
+  if not isinstance(found, dict):
+    raise argparse.ArgumentTypeError(f"""'{text}' is no object of JSON like {{"top_p": 0.9}}""")
+  return found
 
 
 def _sample_run(options: argparse.Namespace) -> None:
@@ -93,6 +130,31 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
   log(_measure_it(options.output, options))
 
 
+def _sample_endpoint(options: argparse.Namespace) -> None:
+  """Asks an endpoint for continuations, into a file; continues."""
+  refuse_processes(options, 'sample --endpoint')
+  require(options, 'sample --endpoint', 'model', 'attribute', 'output')
+  others = ('config', 'workdir', 'prompts_only', 'pretrained', 'start', 'sentence_end',
+            'batch_size', 'seed', 'dtype')
+  for name in others:
+    if getattr(options, name) not in (None, False, 'float32'):
+      raise UserError(f"--endpoint takes no --{name.replace('_', '-')}: leave it out")
+  if options.instruction is not None and not options.chat:
+    raise UserError('--instruction belongs to --chat')
+  from fairjax.counterfactual import load_attribute
+  from fairjax.generate.endpoint import Endpoint, sample_endpoint
+  given = {name: getattr(options, name) for name in ('instruction', 'body', 'concurrency')}
+  endpoint = Endpoint(options.endpoint, options.model, chat=options.chat,
+                      **{name: value for name, value in given.items() if value is not None})
+  prices = (options.price_in, options.price_out)
+  sample_endpoint(
+    endpoint, load_attribute(options.attribute), options.output,
+    dataclasses.replace(_DEFAULT, **field_values(options, SampleConfig)),
+    rewordings=options.rewordings,
+    prices=None if prices == (None, None) else (prices[0] or 0.0, prices[1] or 0.0), log=log_line)
+  log_line(_measure_it(options.output, options))
+
+
 def _write_prompts(options: argparse.Namespace) -> None:
   """Writes the prompts of an attribute for another model."""
   refuse_processes(options, 'sample --prompts-only')
@@ -110,9 +172,14 @@ def _write_prompts(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
+  for name in ('model', 'instruction', 'body', 'concurrency', 'price_in', 'price_out', 'chat'):
+    if getattr(options, name) not in (None, False) and options.endpoint is None:
+      raise UserError(f"--{name.replace('_', '-')} belongs to --endpoint=URL")
   of_run, of_attribute = (options.config and options.workdir,
                           options.attribute and options.output)
-  if options.pretrained is not None:
+  if options.endpoint is not None:
+    _sample_endpoint(options)
+  elif options.pretrained is not None:
     _sample_pretrained(options)
   elif options.prompts_only:
     _write_prompts(options)
@@ -125,7 +192,7 @@ def _sample(options: argparse.Namespace) -> None:
   else:
     raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '
                     '--attribute=A and --output=DIR; or --attribute=A and --output=FILE with '
-                    '--prompts-only or --pretrained=DIR')
+                    '--prompts-only, --pretrained=DIR or --endpoint=URL')
 
 
 # The verb `records`: generations in other forms.

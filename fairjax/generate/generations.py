@@ -133,13 +133,15 @@ def generate(
   """
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
-  work = _Work(path, prefixes, attribute, sample.samples)
+  work = Work(path, prefixes, attribute, sample.samples)
   if decoder.vocab_size < vocabulary.size:
     raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
   check_inputs(prefixes, attribute, vocabulary)
-  identity = _identity(decoder, vocabulary, attribute, sample, prefixes, model, card, coupled)
-  opened = _open_records(path, identity, work, sample, model, log) if processes.is_first() else None
+  identity = work_identity(
+    attribute, prefixes, sample, model=model, coupled=coupled, card=dict(card or {}),
+    model_config=decoder.describe(), vocabulary=vocabulary.fingerprint)
+  opened = open_records(path, identity, work, sample, model, log) if processes.is_first() else None
   complete, repaired, done = processes.share(opened)
   if complete is not None:
     return GenerationSummary(path, complete, 0, 0, 0.0, 0, 0)
@@ -156,9 +158,7 @@ def generate(
       counts.add(len(new), tokens, at_limit)
       progress.add(len(new), counts.rate)
   if processes.is_first():
-    write_sealed_json(manifest_of(path), {
-      'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
-      'complete': True, 'records': int(work.done.size), 'records_sha256': file_sha256(path)})
+    seal_records(identity, work, sample)
   processes.share()
   log(f'{path}: {work.done.sum()}/{work.done.size} records, {counts.rate()}, '
       f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
@@ -199,10 +199,10 @@ def check_inputs(
            'these values'))
 
 
-def _open_records(
-  path: pathlib.Path, identity: dict[str, Any], work: '_Work', sample: SampleConfig, model: str,
+def open_records(
+  path: pathlib.Path, identity: dict[str, Any], work: 'Work', sample: SampleConfig, model: str,
   log: Callable[[str], None]) -> tuple[int | None, int, str]:
-  """Makes the file ready: (records if it is complete, bytes removed, `_Work.save` of the rest)."""
+  """Makes the file ready: (records if it is complete, bytes removed, `Work.save` of the rest)."""
   manifest_path = manifest_of(path)
   manifest = _check_manifest(path, manifest_path, identity)
   if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
@@ -218,6 +218,13 @@ def _open_records(
     work.mark_done(read_records(path, repair=True), model)
     log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
   return None, repaired, work.save()
+
+
+def seal_records(identity: Mapping[str, Any], work: 'Work', sample: SampleConfig) -> None:
+  """Says in the manifest that every record is in the file."""
+  write_sealed_json(manifest_of(work.path), {
+    'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
+    'complete': True, 'records': int(work.done.size), 'records_sha256': file_sha256(work.path)})
 
 
 def sentence_end_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -237,7 +244,7 @@ def even_batches(samples: int, batch_size: int) -> int:
 
 
 def _sample_missing(
-  params: Any, decoder: Decoder, vocabulary: Vocabulary, work: '_Work', sample: SampleConfig, *,
+  params: Any, decoder: Decoder, vocabulary: Vocabulary, work: 'Work', sample: SampleConfig, *,
   coupled: bool, mesh: Mesh | None, model: str) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
@@ -265,12 +272,17 @@ def _sample_missing(
       yield new, sum(sizes), sizes.count(sample.max_new_tokens)
 
 
-class _Work:
-  """Which (template, rewording), value and sample there are, and which of them are recorded."""
+class Work:
+  """Which (template, rewording), value and sample there are, and which of them are recorded.
+
+  Records of a model without noise of ours are not `numbered`: those of a prefix are counted.
+  """
 
   def __init__(
-    self, path: pathlib.Path, prefixes: Sequence[Prefix], attribute: Attribute, samples: int):
+    self, path: pathlib.Path, prefixes: Sequence[Prefix], attribute: Attribute, samples: int, *,
+    numbered: bool = True):
     self.path, self.attribute, self.samples = path, attribute, samples
+    self.numbered = numbered
     self.index = {((p.template, p.rewording), p.value): i for i, p in enumerate(prefixes)}
     if len(self.index) != len(prefixes) or not prefixes:
       raise UserError(f'{path}: a template and value must occur once among the prefixes')
@@ -285,6 +297,7 @@ class _Work:
     return np.packbits(self.done).tobytes().hex()
 
   def restore(self, saved: str) -> None:
+    """Takes over what `save` gave."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(saved), np.uint8), count=self.done.size)
     self.done = bits.astype(bool).reshape(self.done.shape)
 
@@ -299,6 +312,7 @@ class _Work:
         yield range(start, end)
 
   def is_done(self, template: tuple[int, int], value: int, number: int) -> bool:
+    """Whether a sample is recorded."""
     return self.done[self.index[template, value], number]
 
   def mark_done(self, records: Iterable[Mapping[str, Any]], model: str) -> None:
@@ -307,7 +321,9 @@ class _Work:
     for record in records:
       where = record.get('_where', self.path)
       key = (record['template'], record.get('rewording', 0)), number_of.get(record['value'])
-      row, number = self.index.get(key), record.get('sample')
+      row = self.index.get(key)
+      number = (record.get('sample') if self.numbered or row is None
+                else int(self.done[row].sum()))
       if (row is None or record['attribute'] != self.attribute.name or record.get('model') != model
           or record['prefix'] != self.texts[row] or number is None or number < 0):
         raise UserError(f'{where}: not a record of this model and these prefixes: remove the file '
@@ -326,7 +342,7 @@ class _Work:
     entry = self.attribute.values[value]
     return {
       'attribute': self.attribute.name, 'value': entry.text, 'subgroup': entry.subgroup,
-      'template': int(template[0]), 'sample': int(number),
+      'template': int(template[0]), **({'sample': int(number)} if self.numbered else {}),
       'prefix': self.texts[self.index[template, value]], 'continuation': continuation,
       'model': model} | _arm(template[1])
 
@@ -362,18 +378,16 @@ def _continuation(
   return replace_broken(text[len(before):])
 
 
-def _identity(
-  decoder: Decoder, vocabulary: Vocabulary, attribute: Attribute, sample: SampleConfig,
-  prefixes: Sequence[Prefix], model: str, card: Mapping[str, Any] | None, coupled: bool,
-) -> dict[str, Any]:
-  """Settings that must not change between the parts of a file."""
+def work_identity(
+  attribute: Attribute, prefixes: Sequence[Prefix], sample: SampleConfig, *, model: str,
+  coupled: bool, **source: Any) -> dict[str, Any]:
+  """Settings that must not change between the parts of a file; `source` describes the model."""
   listed = json.dumps([[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))]
                        for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
               if name not in ('samples', 'batch_size', 'heldout_prefixes')}
   return {
-    'version': SAMPLING_VERSION, 'model': model, 'card': dict(card or {}),
-    'model_config': decoder.describe(), 'vocabulary': vocabulary.fingerprint,
+    'version': SAMPLING_VERSION, 'model': model, **source,
     'attribute': attribute.name, 'attribute_fingerprint': attribute.fingerprint,
     'prefixes': hashlib.sha256(listed.encode()).hexdigest(), 'sample': settings,
     'coupled': coupled}

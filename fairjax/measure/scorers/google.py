@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import read_secret
 from fairjax.measure.scorers.cache import ScoreFile, text_digest
 from fairjax.progress import INTERVAL_SEC, Progress
 
@@ -74,7 +75,7 @@ class GoogleScorer:
     self.cache, self.language, self.requests = cache, language, 0
     content = json.dumps(['google', 'v1 analyzeSentiment, document score', language])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
-    self._secret = _api_key()
+    self._secret = read_secret(KEY_VARIABLE)
     self._client = _make_client(self._secret, endpoint) if client is None else client
     self._workers, self._timeout, self._deadline = workers, timeout, deadline
     self._pause, self._log = pause, log or (lambda line: None)
@@ -232,15 +233,6 @@ def _is_transient(error: Exception) -> bool:
     return 'perday' not in str(error).lower().replace(' ', '')
   return isinstance(error, exceptions.ServiceUnavailable | exceptions.GatewayTimeout) and (
     'Getting metadata from plugin failed' not in str(error))  # how gRPC reports credentials
-
-
-def _api_key() -> str:
-  """The key of the environment, '' without one."""
-  key = os.environ.get(KEY_VARIABLE, '').strip()
-  if not all('!' <= c <= '~' for c in key):
-    raise UserError(f'{KEY_VARIABLE} holds white space or a character that no API key has: set it '
-                    'to the key alone')
-  return key
 
 
 def _make_client(key: str, endpoint: str) -> 'LanguageServiceClient':

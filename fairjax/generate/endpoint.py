@@ -1,0 +1,365 @@
+"""Continuations of a model behind an OpenAI-compatible endpoint, asked for over HTTP.
+
+One request asks for one sample. Each answer is appended to the records as soon as it is there, so
+that nothing is paid for twice: a kill loses the requests under way, at most `concurrency`. Records
+have no sample numbers, because such a model shares no noise between prompts.
+"""
+
+import collections
+import dataclasses
+import datetime
+import email.utils
+import json
+import os
+import pathlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairjax.config import SampleConfig
+from fairjax.counterfactual.attributes import Attribute
+from fairjax.errors import UserError
+from fairjax.generate.generations import Work, open_records, seal_records, work_identity
+from fairjax.generate.records import RecordWriter, read_records
+from fairjax.inputs import read_secret, replace_broken
+from fairjax.progress import INTERVAL_SEC, Progress
+
+if TYPE_CHECKING:
+  import httpx
+
+KEY_VARIABLE = 'FAIRJAX_ENDPOINT_KEY'
+INSTRUCTION = ('Continue the text that the user gives. Write only the words that come next, '
+               'without repeating the text, and without any comment, question or explanation.')
+ATTEMPTS = 8  # requests for one sample
+LONGEST_WAIT = 600  # seconds that a server may ask for
+NO_CHOICE = 'no choice'  # finish_reason of an answer whose list of choices is empty
+_TRANSIENT = (408, 409, 425, 429)
+_LOCAL = ('localhost', '127.0.0.1', '::1')
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+  """A model behind an OpenAI-compatible endpoint, and how it is asked.
+
+  Attributes:
+    url: base address, e.g. 'http://localhost:8000/v1'.
+    model: its name there.
+    chat: ask /chat/completions, the instruction as the system's message and the prompt as the
+      user's; False: /completions, which continues the prompt itself.
+    instruction: of `chat`; each record keeps it.
+    body: further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out.
+    concurrency: requests under way at a time.
+    timeout: seconds for one request.
+    pause: seconds of the first pause before a request is sent again, and of the longest one.
+  """
+
+  url: str
+  model: str
+  chat: bool = False
+  instruction: str = INSTRUCTION
+  body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  concurrency: int = 8
+  timeout: float = 120.0
+  pause: tuple[float, float] = (1.0, 60.0)
+
+
+def sample_endpoint(
+  endpoint: Endpoint, attribute: Attribute, output: str | os.PathLike, sample: SampleConfig, *,
+  rewordings: bool = False, prices: tuple[float, float] | None = None,
+  log: Callable[[str], None] = print,
+) -> None:
+  """Asks for continuations of every prefix of an attribute and records them.
+
+  Of `sample` count `samples`, `max_new_tokens` and `temperature`. The same call continues an
+  interrupted file, extends it to more samples, and leaves a complete one alone. An answer that
+  stops for the content filter or has no choices is an empty continuation, as a refusal is. The
+  prompt at the beginning of a chat's answer is taken out. Both are counted.
+
+  Args:
+    endpoint: the model. The key is that of the environment variable FAIRJAX_ENDPOINT_KEY.
+    attribute: its templates and values are the prompts.
+    output: `.jsonl` or `.jsonl.gz`.
+    sample: how many, how long, temperature.
+    rewordings: also the rewordings of the templates.
+    prices: of a million tokens that are read and written, for the cost in the log.
+    log: called with lines of progress.
+
+  Raises:
+    UserError: the endpoint refuses the key, the model or a request, is not reachable, or answers
+      otherwise than expected; the file belongs to another model or other settings. What was
+      answered is in the file.
+  """
+  path = pathlib.Path(output)
+  prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
+  work = Work(path, prefixes, attribute, sample.samples, numbered=False)
+  with _Client(endpoint, sample, log) as client:
+    identity = work_identity(
+      attribute, prefixes, sample, model=endpoint.model, coupled=False, endpoint=client.address,
+      instruction=endpoint.instruction if endpoint.chat else '', body=dict(endpoint.body))
+    complete, _, _ = open_records(path, identity, work, sample, endpoint.model, log)
+    if complete is None:
+      try:
+        _ask_all(client, work, endpoint, log)
+      finally:
+        log(f'{path}: {work.done.sum():,} of {work.done.size:,} records; this call sent '
+            f'{client.requests:,} requests, {client.again:,} of them again')
+      seal_records(identity, work, sample)
+  log(_account(path, prices))
+
+
+def _ask_all(client: '_Client', work: Work, endpoint: Endpoint, log: Callable[[str], None]) -> None:
+  """Asks for what is not recorded and records it; raises the first failure."""
+  todo, lock, failures = _missing(work), threading.Lock(), []
+  kept = {'instruction': endpoint.instruction} if endpoint.chat else {}
+
+  def ask(writer: RecordWriter, progress: Progress) -> None:
+    while not client.stop.is_set():
+      with lock:
+        group, value, number = next(todo, (None, 0, 0))
+      if group is None:
+        return
+      try:
+        answer = client.ask(work.texts[work.index[group, value]])
+        record = work.record(group, value, number, answer.text, endpoint.model)
+        writer.append([record | kept | answer.fields])
+      except _Stopped:
+        return
+      except UserError as e:
+        failures.append(e)
+        client.stop.set()
+        return
+      except BaseException:
+        client.stop.set()  # the other threads must not pay for more
+        raise
+      with lock:
+        work.done[work.index[group, value], number] = True
+        progress.add()
+
+  with (RecordWriter(work.path, sync_seconds=1.0) as writer,
+        Progress(str(work.path), work.done.size, unit='records', log=log,
+                 done=int(work.done.sum())) as progress,
+        ThreadPoolExecutor(endpoint.concurrency) as pool):
+    try:
+      for running in [pool.submit(ask, writer, progress) for _ in range(endpoint.concurrency)]:
+        running.result()
+    finally:
+      client.stop.set()  # after an interruption: what is under way ends, and is kept
+  if failures:
+    raise failures[0]
+
+
+def _missing(work: Work) -> Iterator[tuple[tuple[int, int], int, int]]:
+  """What is not recorded: the first sample of every prefix, then the second of every one, ..."""
+  done = work.done.copy()
+  for number in range(work.samples):
+    for (group, value), row in work.index.items():
+      if not done[row, number]:
+        yield group, value, number
+
+
+def _account(path: pathlib.Path, prices: tuple[float, float] | None) -> str:
+  """What the answers in a file are and cost, in words."""
+  empty = echoed = unknown = 0
+  tokens, reasons = [0, 0], collections.Counter()
+  for record in read_records(path):
+    empty += not record['continuation'].strip()
+    echoed += bool(record.get('repeated_prompt'))
+    unknown += 'completion_tokens' not in record
+    reasons[record.get('finish_reason') or 'not stated'] += 1
+    tokens = [tokens[0] + record.get('prompt_tokens', 0),
+              tokens[1] + record.get('completion_tokens', 0)]
+  parts = [f'{tokens[0]:,} tokens read and {tokens[1]:,} written']
+  if prices:
+    parts[0] += f', which cost {(tokens[0] * prices[0] + tokens[1] * prices[1]) / 1e6:,.4f}'
+  if unknown:
+    parts.append(f'{unknown:,} answers do not state their tokens')
+  parts.append('finish reasons: ' + ', '.join(f'{n:,} {r}' for r, n in reasons.most_common()))
+  parts += [f'{empty:,} empty continuations'] * bool(empty)
+  parts += [f'{echoed:,} answers began with the prompt, which was taken out'] * bool(echoed)
+  return f'{path}: ' + '; '.join(parts)
+
+
+class _Answer(NamedTuple):
+  """A continuation, and what its record keeps beside it."""
+
+  text: str
+  fields: dict[str, Any]
+
+
+class _Stopped(Exception):
+  """Nothing more is sent."""
+
+
+class _Client:
+  """Sends requests for single continuations, again where that may help; threads share it."""
+
+  def __init__(self, endpoint: Endpoint, sample: SampleConfig, log: Callable[[str], None]):
+    try:
+      import httpx
+    except ImportError:
+      raise UserError("--endpoint needs the package httpx: pip install 'fairjax[endpoint]'"
+                      ) from None
+    self._endpoint, self._log, self._secret = endpoint, log, read_secret(KEY_VARIABLE)
+    url = _base_url(endpoint.url)
+    self.address = f"{url}/{'chat/' * endpoint.chat}completions"
+    if self._secret and url.scheme == 'http' and url.host not in _LOCAL:
+      log(f'WARNING: {KEY_VARIABLE} is sent unencrypted to {url}: use https')
+    self._body = {'model': endpoint.model, 'max_tokens': sample.max_new_tokens,
+                  'temperature': sample.temperature}
+    self._http = httpx.Client(
+      timeout=endpoint.timeout, limits=httpx.Limits(max_connections=endpoint.concurrency),
+      headers={'Authorization': f'Bearer {self._secret}'} if self._secret else {})
+    self.stop, self._lock = threading.Event(), threading.Lock()
+    self.requests = self.again = 0
+    self._answered, self._logged = False, -INTERVAL_SEC
+
+  def __enter__(self) -> '_Client':
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._http.close()
+
+  def ask(self, prefix: str) -> _Answer:
+    """The continuation of a prefix."""
+    import httpx
+    prompt: dict[str, Any] = {'prompt': prefix} if not self._endpoint.chat else {'messages': [
+      {'role': 'system', 'content': self._endpoint.instruction},
+      {'role': 'user', 'content': prefix}]}
+    body = {name: value for name, value in {
+      **self._body, **prompt, **self._endpoint.body}.items() if value is not None}
+    for attempt in range(ATTEMPTS):
+      wait = None
+      with self._lock:
+        self.requests += 1
+        self.again += attempt > 0
+      try:
+        response = self._http.post(self.address, json=body)
+      except httpx.RequestError as e:
+        reason = self._clean(f'{type(e).__name__}: {e}')
+        if isinstance(e, httpx.ConnectError) and not self._answered:
+          raise UserError(f'{self.address} cannot be reached ({reason}): check --endpoint and '
+                          'whether the server runs') from None
+      else:
+        self._answered = True
+        if response.is_success:
+          return self._read(response, prefix)
+        reason = f'{response.status_code}: {self._clean(_message(response))}'
+        if _code(response) == 'content_filter':
+          return _Answer('', {'finish_reason': 'content_filter'})
+        if (response.status_code not in _TRANSIENT and response.status_code < 500
+            or _code(response) == 'insufficient_quota'):
+          raise self._refused(response.status_code, reason)
+        wait = _seconds_to_wait(response.headers.get('Retry-After', ''))
+        if (wait or 0) > LONGEST_WAIT:
+          raise UserError(f'{self.address} asks to wait {wait:,.0f} s ({reason}): the same command '
+                          'continues then')
+      first, longest = self._endpoint.pause
+      if wait is None:
+        wait = random.uniform(0, min(longest, first * 2**attempt))  # noqa: S311
+      if attempt + 1 < ATTEMPTS:
+        self._log_again(reason)
+        if self.stop.wait(wait):
+          raise _Stopped
+    raise UserError(f'{self.address} gave no answer in {ATTEMPTS} requests ({reason}): the same '
+                    'command continues when it does')
+
+  def _read(self, response: 'httpx.Response', prefix: str) -> _Answer:
+    """The answer in a response."""
+    try:
+      answer = response.json()
+      choices = answer['choices']
+      choice: Any = choices[0] if choices else {'finish_reason': NO_CHOICE}
+      text = ('' if not choices else choice['message']['content'] if self._endpoint.chat
+              else choice['text'])
+      reason, usage = choice.get('finish_reason'), answer.get('usage') or {}
+      fields = {name: usage[name] for name in ('prompt_tokens', 'completion_tokens')
+                if isinstance(usage.get(name), int)}
+      if not isinstance(text, str | None) or not isinstance(reason, str | None):
+        raise TypeError
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+      raise UserError(f'{self.address} answers otherwise than an OpenAI-compatible endpoint: '
+                      f'{self._clean(_message(response)) or "nothing"}') from None
+    text = replace_broken(text or '')
+    if self._endpoint.chat and text.lstrip().startswith(prefix):
+      text, fields = text.lstrip().removeprefix(prefix), fields | {'repeated_prompt': True}
+    return _Answer(text, fields | ({'finish_reason': replace_broken(reason)} if reason else {}))
+
+  def _refused(self, status: int, reason: str) -> UserError:
+    """The error for a status that no further request changes."""
+    if status in (401, 403):
+      how = (f'set the right key in {KEY_VARIABLE}' if self._secret
+             else f'set {KEY_VARIABLE} to the key')
+    elif status == 404:
+      how = (f"it has no model '{self._endpoint.model}' or no such address: check --model and "
+             '--endpoint' + ('' if self._endpoint.chat else '; a chat model needs --chat'))
+    elif status == 429:
+      how = 'the quota is used up: the same command continues when there is more'
+    elif 300 <= status < 400:
+      how = 'it sends requests elsewhere: name that address'
+    else:
+      how = 'change what it names; --body takes fields out and adds others'
+    return UserError(f'{self.address} refuses the request ({reason}): {how}')
+
+  def _log_again(self, reason: str) -> None:
+    """Logs why requests are sent again, at most every ten seconds."""
+    with self._lock:
+      due = time.monotonic() - self._logged >= INTERVAL_SEC
+      self._logged = time.monotonic() if due else self._logged
+    if due:
+      self._log(f'{self.address}: sends requests again: {reason}')
+
+  def _clean(self, text: str) -> str:
+    """A text of others as one short line without the key."""
+    line = ' '.join(replace_broken(text).split())
+    return (line.replace(self._secret, '***') if self._secret else line)[:200]
+
+
+def _base_url(text: str) -> 'httpx.URL':
+  """The address before /completions; `UserError` without showing what may be a secret."""
+  import httpx
+  try:
+    url = httpx.URL(text)
+  except httpx.InvalidURL:
+    url = httpx.URL('')
+  if url.scheme not in ('http', 'https') or not url.host:
+    raise UserError('--endpoint must be an address like http://localhost:8000/v1')
+  if url.userinfo or url.query or url.fragment:
+    raise UserError('--endpoint must be the address alone, without a user name, ? or #: '
+                    f'{KEY_VARIABLE} holds the key')
+  path = url.path.rstrip('/').removesuffix('/completions').removesuffix('/chat')
+  return url.copy_with(path=path or '/v1')
+
+
+def _error_of(response: 'httpx.Response') -> Any:
+  """What a response says is wrong: the JSON of its `error`, or its text."""
+  try:
+    body = response.json()
+  except (ValueError, RecursionError):
+    return response.text
+  return body.get('error', body.get('detail', body)) if isinstance(body, dict) else body
+
+
+def _message(response: 'httpx.Response') -> str:
+  error = _error_of(response)
+  found = error.get('message', error) if isinstance(error, dict) else error
+  return found if isinstance(found, str) else json.dumps(found)
+
+
+def _code(response: 'httpx.Response') -> Any:
+  error = _error_of(response)
+  return error.get('code') if isinstance(error, dict) else None
+
+
+def _seconds_to_wait(header: str) -> float | None:
+  """Seconds that a Retry-After asks for, as a number or a date; None without one."""
+  if header.isdecimal():
+    return float(header)
+  try:
+    until = email.utils.parsedate_to_datetime(header)
+  except ValueError:
+    return None
+  now = datetime.datetime.now(until.tzinfo)
+  return max((until - now).total_seconds(), 0.0)
