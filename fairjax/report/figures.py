@@ -164,6 +164,7 @@ def plot_tradeoff(
       axis.set_visible(False)
     figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=4,
                   frameon=False)
+    _lay_out(figure)
     for axis, (*_, points) in zip(axes.flat, panels, strict=False):
       _place_labels(figure, axis, points)
     return save_figure(figure, path)
@@ -306,39 +307,40 @@ def _floor_legend() -> tuple[list, list[str]]:
           ['up to the floor (95th percentile by chance)', 'expected by chance', 'standard error'])
 
 
+_LABEL_PLACES = (
+  (7, 5, 'left', 'bottom'), (-7, 5, 'right', 'bottom'), (7, -5, 'left', 'top'),
+  (-7, -5, 'right', 'top'), (0, 22, 'center', 'bottom'), (0, -22, 'center', 'top'),
+  (18, 18, 'left', 'bottom'), (-18, -18, 'right', 'top'), (-18, 18, 'right', 'bottom'),
+  (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top'))
+
+
 def _place_labels(figure, axis, points) -> None:
   """Writes each point's weight or name where it covers other labels, points and lines least."""
-  figure.draw_without_rendering()
   renderer = figure.canvas.get_renderer()
   frame = axis.bbox
   obstacles = _obstacles(axis, points)
   boxes = []
   kinds = [(p['method'], p['weight']) for p in points]
   for point, kind in zip(points, kinds, strict=True):
-    best = None
     text = point['name'] if None in kind or kinds.count(kind) > 1 else f"{point['weight']:g}"
-    for dx, dy, ha, va in (
-        (7, 5, 'left', 'bottom'), (-7, 5, 'right', 'bottom'), (7, -5, 'left', 'top'),
-        (-7, -5, 'right', 'top'), (0, 22, 'center', 'bottom'), (0, -22, 'center', 'top'),
-        (18, 18, 'left', 'bottom'), (-18, -18, 'right', 'top'), (-18, 18, 'right', 'bottom'),
-        (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top')):
-      label = axis.annotate(
-        plain(text), _position(point), xytext=(dx, dy), textcoords='offset points', ha=ha,
-        va=va, fontsize=8,
-        bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
-        arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
-      box = label.get_window_extent(renderer).padded(2)
+    label = axis.annotate(
+      plain(text), _position(point), (0, 0), textcoords='offset points', fontsize=8,
+      bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
+      arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
+
+    def put(place, label=label):
+      dx, dy, ha, va = place
+      label.set(position=(dx, dy), ha=ha, va=va)
+      return label.get_window_extent(renderer).padded(2)
+
+    def cost(place, put=put):
+      box = put(place)
       inside = (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
                 and box.y1 <= frame.y1)
-      cost = 20 * sum(box.overlaps(b) for b in boxes) + 40 * (not inside)
-      cost += sum(box.contains(x, y) for x, y in obstacles)
-      if best is None or cost < best[0]:
-        if best:
-          best[1].remove()
-        best = (cost, label, box)
-      else:
-        label.remove()
-    boxes.append(best[2])
+      return (20 * sum(box.overlaps(b) for b in boxes) + 40 * (not inside)
+              + sum(box.contains(x, y) for x, y in obstacles))
+
+    boxes.append(put(min(_LABEL_PLACES, key=cost)))
 
 
 def _position(point: Mapping[str, Any]) -> tuple[float, float]:
@@ -391,8 +393,15 @@ def drawing(rows: int, columns: int, width: float, height: float, **options: Any
   """A figure and its `[rows, columns]` axes, in our style while it is drawn and saved."""
   plt = pyplot()
   with plt.rc_context(STYLE):
-    yield plt.subplots(rows, columns, squeeze=False, layout='constrained',
+    yield plt.subplots(rows, columns, squeeze=False, layout='constrained', dpi=150,
                        figsize=(width, height), **options)
+
+
+def _lay_out(figure) -> None:
+  """Gives the parts their places, once; else each file would do so twice."""
+  if (engine := figure.get_layout_engine()) is not None:
+    engine.execute(figure)
+    figure.set_layout_engine(None)
 
 
 def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
@@ -403,8 +412,9 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     files = [path]
   else:
     files = [path.with_name(path.name + suffix) for suffix in ('.png', '.svg')]
+  _lay_out(figure)
   for file in files:
-    figure.savefig(file, dpi=150, metadata=_METADATA[file.suffix])
+    figure.savefig(file, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
 
