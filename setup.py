@@ -34,7 +34,7 @@ setup(
             'fairjax.launch'],
   package_dir={'fairjax.configs': 'configs', 'fairjax.launch': 'launch'},
   package_data={'': ['py.typed', 'assets/*.yaml', 'assets/*.txt', 'assets/*.tsv', 'assets/page.*',
-                     'assets/*.js', 'assets/*.json', 'README.md'],
+                     'assets/*.js', 'assets/*.json', 'assets/crossed/*.yaml', 'README.md'],
                 'fairjax.configs': ['*.yaml', 'decoders/*/config.json'],
                 'fairjax.launch': ['*.sh', '*.txt', '*.yaml', 'Dockerfile*']},
   python_requires='>=3.11',

@@ -260,7 +260,7 @@ def measure_attributes(
   for name, found_values in generations.items():
     if log and found_values.absent_values:
       log(f'{name}: measured on {len(found_values.attribute.values)} values; no record of '
-          f"{', '.join(found_values.absent_values)}")
+          f'{found_values.without_records}')
   parts = {a.name: pathlib.Path(keep) / f'{a.name}.parts.jsonl' if keep else None
            for a in attributes}
   found = {}

@@ -7,8 +7,9 @@ import importlib.resources
 import json
 import math
 import pathlib
+import shlex
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairjax import processes
 from fairjax.cli.options import (
@@ -33,6 +34,9 @@ from fairjax.config import SampleConfig
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
 
+if TYPE_CHECKING:
+  from fairjax.counterfactual import Attribute
+
 _DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
 
 
@@ -54,6 +58,9 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--rewordings', action='store_true',
                       help='with --attribute: the rewordings of its templates too (arm rewording), '
                       'for the rewording floor')
+  parser.add_argument('--fraction', type=float, metavar='SHARE',
+                      help='with --attribute=A*B: prompts for that share of the combinations, a '
+                      'balanced choice by --seed')
   of_model = parser.add_argument_group(
     'with --attribute and --output', "defaults: those of the run's config; of --pretrained "
     f'{_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
@@ -91,16 +98,24 @@ def _json_object(text: str) -> dict[str, Any]:
   return found
 
 
+def _attribute(options: argparse.Namespace, name: str) -> 'Attribute':
+  """The attribute whose prompts are asked for."""
+  from fairjax.counterfactual import load_attribute
+  attribute = load_attribute(name)
+  if options.fraction is None:
+    return attribute
+  return attribute.fraction(options.fraction, seed=options.seed or 0)
+
+
 def _sample_run(options: argparse.Namespace) -> None:
   """Samples the models of a run with the prompts of any attribute, into a folder; continues."""
-  from fairjax.counterfactual import load_attribute
   from fairjax.run.job import sample_attribute
   if options.start:
     raise UserError('--start belongs to sample --pretrained=DIR')
   if pathlib.Path(options.output).is_file():
     raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
                     'file a model')
-  attribute = load_attribute(options.attribute)
+  attribute = _attribute(options, options.attribute)
   job = open_job(options)
   sample = dataclasses.replace(job.config.sample, **field_values(options, SampleConfig))
   for path in sample_attribute(job, attribute, options.output, sample,
@@ -110,7 +125,7 @@ def _sample_run(options: argparse.Namespace) -> None:
 
 def _measure_it(path: object, options: argparse.Namespace) -> str:
   return (f'{path}: measure it with: fairjax measure --records={path} '
-          f'--attribute={options.attribute} --scorer=vader'
+          f'--attribute={shlex.quote(options.attribute)} --scorer=vader'
           + (' --independent' if options.independent else ''))
 
 
@@ -120,11 +135,10 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
   if not options.attribute or not options.output:
     raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
   join_processes(options)
-  from fairjax.counterfactual import load_attribute
   from fairjax.run.recorded import sample_pretrained
   log = print if processes.is_first() else lambda line: None
   sample_pretrained(
-    options.pretrained, load_attribute(options.attribute), options.output,
+    options.pretrained, _attribute(options, options.attribute), options.output,
     dataclasses.replace(_DEFAULT, **field_values(options, SampleConfig)), dtype=options.dtype,
     start=options.start, coupled=not options.independent, rewordings=options.rewordings, log=log)
   log(_measure_it(options.output, options))
@@ -141,14 +155,13 @@ def _sample_endpoint(options: argparse.Namespace) -> None:
       raise UserError(f"--endpoint takes no --{name.replace('_', '-')}: leave it out")
   if options.instruction is not None and not options.chat:
     raise UserError('--instruction belongs to --chat')
-  from fairjax.counterfactual import load_attribute
   from fairjax.generate.endpoint import Endpoint, sample_endpoint
   given = {name: getattr(options, name) for name in ('instruction', 'body', 'concurrency')}
   endpoint = Endpoint(options.endpoint, options.model, chat=options.chat,
                       **{name: value for name, value in given.items() if value is not None})
   prices = (options.price_in, options.price_out)
   sample_endpoint(
-    endpoint, load_attribute(options.attribute), options.output,
+    endpoint, _attribute(options, options.attribute), options.output,
     dataclasses.replace(_DEFAULT, **field_values(options, SampleConfig)),
     rewordings=options.rewordings,
     prices=None if prices == (None, None) else (prices[0] or 0.0, prices[1] or 0.0), log=log_line)
@@ -161,14 +174,13 @@ def _write_prompts(options: argparse.Namespace) -> None:
   if not options.output or bool(options.attribute) == bool(options.config):
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')
-  from fairjax.counterfactual import load_attribute
   from fairjax.generate.generations import write_prompts
-  attribute = load_attribute(
-    options.attribute or load_config(options.config, options.overrides).attribute)
+  attribute = _attribute(
+    options, options.attribute or load_config(options.config, options.overrides).attribute)
   count = write_prompts(attribute, options.output, rewordings=options.rewordings)
   print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
         f'and run: fairjax measure --records={options.output} --attribute='
-        f'{options.attribute or attribute.name} --scorer=vader')
+        f'{shlex.quote(options.attribute or attribute.name)} --scorer=vader')
 
 
 def _sample(options: argparse.Namespace) -> None:
@@ -186,8 +198,8 @@ def _sample(options: argparse.Namespace) -> None:
   elif of_run and of_attribute:
     _sample_run(options)
   elif of_run and not (options.attribute or options.output):
-    if options.rewordings:
-      raise UserError('--rewordings of a run needs --attribute=A and --output=DIR')
+    if options.rewordings or options.fraction is not None:
+      raise UserError('--rewordings and --fraction of a run need --attribute=A and --output=DIR')
     open_job(options).sample()
   else:
     raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '

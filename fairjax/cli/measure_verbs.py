@@ -227,6 +227,7 @@ _GROUPS = {
 
 def _format_measures(measures: Mapping[str, Any]) -> list[str]:
   """Lines for people about one attribute's measures."""
+  from fairjax.measure.crossed import crossed_effects
   from fairjax.measure.scorers.audit import count_distinct
   n = measures['n']
   lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
@@ -241,6 +242,10 @@ def _format_measures(measures: Mapping[str, Any]) -> list[str]:
       lines.append(
         _format_estimate(f'{scorer:10s} I.F. of rewordings', words['individual_fairness']))
       lines.append(f"{scorer:10s} contrast {words['contrast']:.4f}: {words['sentence']}")
+    if effects := values.get('crossed'):
+      lines += [_format_estimate(f'{scorer:10s} {name}', part) + f", Holm {part['p_holm']:.3g}"
+                for name, part in crossed_effects(effects).items()]
+      lines.append(f"{scorer:10s} {effects['sentence']}")
     whole = values['individual_fairness']
     below = ', '.join(
       f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"

@@ -81,7 +81,7 @@ SHARED: dict[str, dict[str, Any]] = {
     'help': 'one of several processes that share the work, and the folder: auto (the default) on '
             'Cloud TPU, GKE, Slurm, MPI; else the address of the first, how many, which this is'},
   'records': {'metavar': 'FILE', 'help': 'generations, as of fairjax measure'},
-  'attribute': {'help': 'built-in attribute or YAML file'},
+  'attribute': {'help': 'built-in attribute, YAML file, or the combinations of two (A*B)'},
   'columns': {
     'metavar': 'THEIRS=OURS,...', 'type': renamed_columns, 'help': 'columns of the records that '
     'have other names, e.g. prompt=prefix,answer=continuation'},

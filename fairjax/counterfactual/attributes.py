@@ -15,16 +15,23 @@ A value without a subgroup is a subgroup of its own. Instead of `values` a file 
 
 Placeholders of templates: `{value}`, `{a}` and `{A}` (a or an before the value), and the names
 under `pronouns`. The model continues after the end of a template.
+
+A file that crosses two attributes has `crossed` instead of `values`, e.g. `{country: country, job:
+jobs.yaml}`. Its values are all combinations, its placeholders `{country}` and `{job}`, and those of
+the attributes themselves with these names: `{a_job}`, `{they_person}`.
 """
 
 import dataclasses
 import functools
 import importlib.resources
+import itertools
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import yaml
 
 from fairjax.counterfactual.word_forms import normal_form
@@ -33,9 +40,11 @@ from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
 _FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'rewordings',
-           'source', 'notes')
+           'source', 'notes', 'crossed')
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
 _PLACEHOLDER = re.compile(r'\{(\w*)\}')
+_PURPOSE = 0x43  # separates the choice of a fraction from other random streams of the same seed
+_AND = ' * '  # between the values of a combination
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +102,7 @@ class Attribute:
   notes: str = ''  # remarks for readers
   # `[M][K]`, K >= 3: of each template, phrasings that change nothing about the value; () if none
   rewordings: tuple[tuple[Template, ...], ...] = ()
+  crossed: tuple['Attribute', ...] = ()  # the two whose combinations the values are, or ()
 
   @property
   def value_texts(self) -> tuple[str, ...]:
@@ -106,8 +116,13 @@ class Attribute:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """SHA-256 (hex) of values and templates; source, notes and rewordings do not count."""
-    content = {'name': self.name, 'values': [dataclasses.asdict(v) for v in self.values],
+    """SHA-256 (hex) of values and templates; source, notes and rewordings do not count.
+
+    A fraction of the combinations has that of all.
+    """
+    values = ([factor.fingerprint for factor in self.crossed]
+              or [dataclasses.asdict(v) for v in self.values])
+    content = {'name': self.name, 'values': values,
                'templates': [dataclasses.asdict(t) for t in self.templates],
                'template_subsets': dict(self.template_subsets)}
     return json_sha256(content)
@@ -125,6 +140,60 @@ class Attribute:
   @functools.cached_property
   def _index_of(self) -> dict[str, int]:
     return {normal_form(text): i for i, text in enumerate(self.value_texts)}
+
+  @functools.cached_property
+  def levels(self) -> tuple[tuple[int, int], ...]:
+    """`[A]` of each combination the indices of its values in `crossed`; () if nothing is."""
+    if not self.crossed:
+      return ()
+    first, second = self.crossed
+    place = {v.text: levels for v, levels in zip(combinations(first, second), itertools.product(
+      range(len(first.values)), range(len(second.values))), strict=True)}
+    return tuple(place[text] for text in self.value_texts)
+
+  def fraction(self, share: float, seed: int = 0) -> 'Attribute':
+    """Some of the combinations of a crossed attribute, a seeded choice.
+
+    Args:
+      share: of the combinations, in (0, 1].
+      seed: of the choice.
+
+    Returns:
+      The attribute with `share` of its values, rounded, in which each value of the two attributes
+      occurs as often as the others, or once more.
+
+    Raises:
+      UserError: the attribute is not crossed, or so few combinations do not tell main effects and
+        interaction apart.
+    """
+    if not self.crossed:
+      raise UserError(f'attribute {self.name} crosses no two attributes: a fraction is of '
+                      'combinations, as of country*occupation')
+    if not 0 < share <= 1:
+      raise UserError(f'a fraction is above 0 and at most 1, not {share:g}')
+    sizes = [len(factor.values) for factor in self.crossed]
+    few, many = sorted(sizes)
+    # In a turn each of the few values meets another of the many, evenly spread, which moves on by
+    # one in the next. Rare ones come first, so that any beginning of the walk is balanced.
+    walk: list[tuple[int, int]] = []
+    for turn in range(many):
+      others = (turn + np.arange(few) * many // few) % many
+      seen = np.bincount([b for _, b in walk], minlength=many)
+      walk += [(int(i), int(others[i])) for i in np.argsort(seen[others], kind='stable')]
+    rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE]))
+    first, second = rng.permutation(few), rng.permutation(many)
+    walk = [(int(first[i]), int(second[j])) for i, j in walk]
+    if sizes[0] > few:
+      walk = [(j, i) for i, j in walk]
+    count = round(share * len(walk))
+    if count < sum(sizes) or not separable(walk[:count]):
+      least = next(n for n in range(sum(sizes), len(walk) + 1) if separable(walk[:n]))
+      raise UserError(f'{count} of {len(walk)} combinations do not tell main effects and '
+                      f'interaction apart: take at least {least}, a fraction of '
+                      f'{math.ceil(1000 * least / len(walk)) / 1000:g}')
+    chosen = set(walk[:count])
+    return dataclasses.replace(self, values=tuple(
+      v for v, levels in zip(self.values, self.levels, strict=True) if levels in chosen))
 
   def alternatives(self, value_index: int) -> tuple[int, ...]:
     """Indices of the values of other subgroups: the possible counterfactuals (H-01)."""
@@ -153,6 +222,31 @@ class Attribute:
             for k, phrase in enumerate(phrases, 1) for a, value in enumerate(self.values)]
 
 
+def combinations(first: Attribute, second: Attribute) -> tuple[Value, ...]:
+  """The values of two crossed attributes, those of the second fastest."""
+  def words(attribute, value):
+    own = {**value.pronouns, 'a': value.article, 'A': value.article.capitalize()}
+    return {attribute.name: value.text, **{f'{k}_{attribute.name}': w for k, w in own.items()}}
+
+  return tuple(
+    Value(f'{a.text}{_AND}{b.text}', f'{a.subgroup}{_AND}{b.subgroup}',
+          tuple(dict.fromkeys((*a.tokens, *b.tokens))), a.article,
+          words(first, a) | words(second, b))
+    for a in first.values for b in second.values)
+
+
+def separable(levels: Sequence[tuple[int, int]]) -> bool:
+  """Whether combinations tell the main effects apart, and leave something to an interaction."""
+  table = incidence(levels)
+  return np.linalg.matrix_rank(table) == table.shape[1] - 1 < len(levels)
+
+
+def incidence(levels: Sequence[tuple[int, int]]) -> np.ndarray:
+  """`[N, A + B]` float64: 1 where a combination has the value, of those that occur."""
+  return np.concatenate([np.eye(column.max() + 1)[column] for column in (
+    np.unique(column, return_inverse=True)[1] for column in np.reshape(levels, (-1, 2)).T)], axis=1)
+
+
 def article_by_letter(text: str) -> str:
   """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
 
@@ -171,14 +265,24 @@ def list_attributes() -> list[str]:
 def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
   """Reads a built-in attribute (see `list_attributes`) by name, or a YAML file by path.
 
+  'country*name', 'country*occupation' and 'name*occupation' are their combinations.
+
   Raises:
     UserError: unknown name (with the nearest one), or a field of the file is missing, unknown, of
       the wrong type, contradictory or given twice; it names file, line and field.
   """
   name = os.fspath(name_or_path)
-  if name in list_attributes():
-    file = importlib.resources.files('fairjax.counterfactual') / 'assets' / f'{name}.yaml'
-    return _Reader(f'{name}.yaml', file.read_text(encoding='utf-8')).attribute()
+  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
+  file = assets / f'{name}.yaml' if name in list_attributes() else None
+  if '*' in name and not os.path.exists(name):
+    file = assets / 'crossed' / f"{'_'.join(sorted(name.split('*')))}.yaml"
+    if '/' in name or not file.is_file():
+      known = [f.name.removesuffix('.yaml').replace('_', '*')
+               for f in (assets / 'crossed').iterdir()]
+      raise UserError(f"no templates for {name}, only for {', '.join(sorted(known))}: write a YAML "
+                      "file with the fields crossed and templates (docs/measures.md)")
+  if file is not None:
+    return _Reader(file.name, file.read_text(encoding='utf-8')).attribute()
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
     raise unknown_name('attribute or YAML file', name, list_attributes())
   return _Reader(name, read_text(name, what='attribute file')).attribute()
@@ -281,6 +385,9 @@ class _Reader:
     name = self.text(('name',))
     if not re.fullmatch(r'[\w-]+', name, re.ASCII):
       self.fail(('name',), f"'{name}' may hold only letters, digits, '-' and '_'")
+    crossed = self._crossed() if 'crossed' in self.content else ()
+    if crossed:
+      return self._with_templates(name, combinations(*crossed), crossed)
     if ('values' in self.content) == ('subgroups' in self.content):
       raise UserError(f'{self.path}: give either values or subgroups')
     values = tuple(
@@ -302,9 +409,35 @@ class _Reader:
           raise UserError(f"{self.path}: '{token}' is given twice (values '{first}' and "
                           f"'{value.text}'){written}")
         owner[key] = token, value.text
+    return self._with_templates(name, values)
+
+  def _crossed(self) -> tuple[Attribute, Attribute]:
+    where = ('crossed',)
+    for field in ('values', 'subgroups'):
+      if field in self.content:
+        self.fail((field,), 'the values are those of the crossed attributes: leave it out')
+    if len(self.mapping(where)) != 2:
+      self.fail(where, 'must name two attributes, each after the placeholder for its values')
+    found = []
+    for key in self.content['crossed']:
+      if not isinstance(key, str) or not re.fullmatch(r'[A-Za-z0-9]+', key):
+        self.fail((*where, key), f'{key!r} cannot be a placeholder: use letters and digits')
+      named = self.text((*where, key))
+      if named not in list_attributes():
+        named = os.path.join(os.path.dirname(self.path), named)
+      attribute = load_attribute(named)
+      if attribute.crossed or any(_AND in v.text for v in attribute.values):
+        self.fail((*where, key), f'{named} crosses attributes itself, or a value holds {_AND!r}')
+      found.append(dataclasses.replace(attribute, name=key))
+    return found[0], found[1]
+
+  def _with_templates(self, name: str, values: tuple[Value, ...],
+                      crossed: tuple[Attribute, ...] = ()) -> Attribute:
+    self.own = () if crossed else ('value', 'a', 'A')
+    self.needed = tuple(factor.name for factor in crossed) or ('value',)
     templates = self._templates(('templates',), values)
     return Attribute(
-      name=name, values=values, templates=templates,
+      name=name, values=values, templates=templates, crossed=crossed,
       template_subsets=self._subsets(templates),
       source=self.text(('source',)) if 'source' in self.content else '',
       notes=self.text(('notes',)) if 'notes' in self.content else '',
@@ -374,10 +507,11 @@ class _Reader:
       template = Template(self.phrase(where), str(i + 1))
       if set('{}') & set(_PLACEHOLDER.sub('', template.text)):
         self.fail(where, 'a brace that belongs to no placeholder')
-      if 'value' not in template.placeholders:
-        self.fail(where, 'placeholder {value} is missing')
+      for needed in self.needed:
+        if needed not in template.placeholders:
+          self.fail(where, f'placeholder {{{needed}}} is missing')
       for value in values:
-        known = {'value', 'a', 'A', *value.pronouns}
+        known = {*self.own, *value.pronouns}
         for placeholder in template.placeholders:
           if placeholder not in known:
             names = ', '.join(f'{{{k}}}' for k in sorted(known))

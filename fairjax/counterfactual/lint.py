@@ -3,13 +3,14 @@
 `load_attribute` refuses unusable files; the findings here are about usable ones.
 """
 
+import dataclasses
 import difflib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fairjax.counterfactual.attributes import Attribute, article_by_letter
+from fairjax.counterfactual.attributes import Attribute, Template, article_by_letter
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.counterfactual.word_forms import LETTERS, WordFinder, normal_form
 from fairjax.vocabulary import Vocabulary
@@ -46,6 +47,9 @@ def lint_attribute(
   Returns:
     Findings, errors first, otherwise in the order of the file.
   """
+  if attribute.crossed:
+    return [f for k in (0, 1) for f in lint_attribute(
+      _seen_by(attribute, k), vocabulary=vocabulary, lexicon_words=lexicon_words)]
   findings = [*_check_articles(attribute), *_check_casing(attribute),
               *_check_duplicates(attribute), *_check_templates(attribute),
               *_check_rewordings(attribute)]
@@ -67,6 +71,22 @@ def render_findings(findings: Iterable[Finding]) -> list[str]:
   counts = [sum(f.level == level for f in findings) for level in LEVELS]
   return [*lines, ', '.join(
     f'{n} {level}{"" if n == 1 else "s"}' for n, level in zip(counts, LEVELS, strict=True))]
+
+
+def _seen_by(attribute: Attribute, number: int) -> Attribute:
+  """One of two crossed attributes; the templates hold the first value of the other."""
+  own = attribute.crossed[number]
+  words = {'value': own.name, **{w: f'{w}_{own.name}' for w in (
+    'a', 'A', *(w for v in own.values for w in v.pronouns))}}
+  keep = {placeholder: f'{{{word}}}' for word, placeholder in words.items()}
+  blank = dataclasses.replace(
+    attribute.values[0], pronouns={**attribute.values[0].pronouns, **keep})
+
+  def view(templates):
+    return tuple(Template(t.fill(blank), t.id) for t in templates)
+
+  return dataclasses.replace(own, templates=view(attribute.templates), template_subsets={},
+                             rewordings=tuple(map(view, attribute.rewordings)))
 
 
 def _check_articles(attribute: Attribute) -> Iterable[Finding]:

@@ -50,6 +50,9 @@ class TextMatcher:
 
   def __init__(self, attribute: Attribute, spell: Callable[[str], str] = str):
     """Prepares the search; `spell` writes the tokens as in the texts, e.g. 'Guinea @-@ Bissau'."""
+    if attribute.crossed:
+      raise UserError(f'{attribute.name} crosses two attributes, for prompts only: name one of '
+                      'them where its words are searched or exchanged in texts')
     self.attribute = attribute
     self._owner = {spell(normal_form(t)): i
                    for i, v in enumerate(attribute.values) for t in v.tokens}

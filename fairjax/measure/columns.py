@@ -139,6 +139,12 @@ class Generations:
   def __len__(self) -> int:
     return len(self.continuations)
 
+  @property
+  def without_records(self) -> str:
+    """The absent values in words."""
+    return (f'{len(self.absent_values)} combinations' if self.attribute.crossed
+            else ', '.join(self.absent_values))
+
   def texts(self, scored: str = 'continuation') -> list[str]:
     """The texts to score (H-02): the continuation alone (default), or the prefix with it.
 

@@ -14,6 +14,7 @@ from fairjax.counterfactual.attributes import Attribute, load_attribute
 from fairjax.files import JsonLines, read_entries
 from fairjax.measure.columns import Generations, read_generations
 from fairjax.measure.content import ContentOptions, content_measures
+from fairjax.measure.crossed import measure_crossed
 from fairjax.measure.estimates import LEVEL, SampleScores
 from fairjax.measure.fairness import PERMUTATIONS, Estimates, Fairness, measure_fairness
 from fairjax.measure.relevance import semantic_similarity_c
@@ -159,6 +160,9 @@ def measure_generations(
       result['scorers'][scorer.name]['rewording'] = words | {
         'records': len(generations.reworded),
         'sentence': rewording_sentence(words, found['individual_fairness'], attribute.name)}
+    if attribute.crossed:
+      result['scorers'][scorer.name]['crossed'] = measure_crossed(
+        samples, attribute, permutations=permutations, seed=seed, log=log)
   result['scorer_agreement'] = agreement(columns)
   if scores is not None:
     scores.update(columns)
@@ -252,6 +256,9 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
   empty = generations.empty_texts
   found = [_absent(generations), empty and empty.sentence(LEVEL), _unequal(generations),
            _uncoupled(generations, measures['coupled']), _repeated(generations)]
+  if any('crossed' in m and m['crossed'] is None for m in measures['scorers'].values()):
+    found.append(f"the {len(measures['values'])} combinations in the records do not tell the main "
+                 'effects of the two attributes and their interaction apart: none is given')
   for name, m in measures['scorers'].items():
     if words := m['lexicon_words_in_both']:
       more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
@@ -267,7 +274,7 @@ def _absent(generations: Generations) -> str | None:
   if not absent:
     return None
   return (f'measured on {len(values)} of {len(values) + len(absent)} values of attribute '
-          f"{generations.attribute.name}: no record of {', '.join(absent)}")
+          f'{generations.attribute.name}: no record of {generations.without_records}')
 
 
 def _unequal(generations: Generations) -> str | None:

@@ -117,6 +117,7 @@ def write_report(
          f"{format_estimate(words['individual_fairness'])}, contrast {words['contrast']:.4f}.")
     for row in ordered if row.measures for scorer, m in row.measures['scorers'].items()
     if (words := m.get('rewording'))]
+  overview += sections.crossed_parts(ordered)
   costs = _of_kind(drawn, 'tradeoff-')
   document = Document(title, [
     *head, *cautions, *([Details('Notes on these numbers', [Bullets(notes)])] if notes else [])], [

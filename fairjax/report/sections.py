@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.measure.crossed import crossed_effects
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.human.ratings import KIND, SCHEMA
 from fairjax.report.comparison import (
@@ -322,6 +323,20 @@ def overview_table(
                 number(found.get('semantic_similarity_c'), 1, sign=True)]
     body.append(cells)
   return Table(header, body)
+
+
+def crossed_parts(rows: Sequence[ModelRow]) -> list[Part]:
+  """Main effects and interaction of crossed attributes, where there are some."""
+  found = [(row.name, scorer, part) for row in rows if row.measures
+           for scorer, m in row.measures['scorers'].items() if (part := m.get('crossed'))]
+  if not found:
+    return []
+  parts = [[name, scorer, words, format_estimate(effect), f"{effect['corrected']:.4f}",
+            f"{effect['p_value']:.3g}", f"{effect['p_holm']:.3g}"]
+           for name, scorer, part in found for words, effect in crossed_effects(part).items()]
+  header = ['model', 'scorer', 'effect', 'value (floor)', 'less chance', 'p', 'p (Holm)']
+  return [Table(header, parts, text_columns=3, title='Main effects and interaction'),
+          *(Text(f"{name}, {scorer}: {part['sentence']}.") for name, scorer, part in found)]
 
 
 def change_table(rows: Sequence[ModelRow]) -> Table | None:

@@ -1,0 +1,174 @@
+"""Main effects and interaction of crossed attributes: closed forms, an oracle, calibrated nulls."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import wasserstein_distance
+
+from fairjax.cli.main import main
+from fairjax.counterfactual import load_attribute
+from fairjax.measure import SampleScores
+from fairjax.measure.crossed import crossed_effects, measure_crossed
+
+FILE = """\
+name: both
+crossed: {colour: colour.yaml, job: occupation}
+templates: ['The {colour} {job} said', '{A_job} {job} in {colour} is']
+"""
+COLOUR = """\
+name: colour
+values: [red, blue, green]
+templates: ['the {value} one']
+"""
+
+
+@pytest.fixture
+def both(tmp_path):
+  (tmp_path / 'both.yaml').write_text(FILE)
+  (tmp_path / 'colour.yaml').write_text(COLOUR)
+  return tmp_path / 'both.yaml'
+
+
+def crossed(rows, columns):
+  """Two crossed attributes of so many values."""
+  attribute = load_attribute('country*occupation')
+  return dataclasses.replace(attribute, values=tuple(
+    v for v, (i, j) in zip(attribute.values, attribute.levels, strict=True)
+    if i < rows and j < columns))
+
+
+def samples_of(attribute, scores, coupled=False):
+  return SampleScores.from_arrays(scores, coupled=coupled, values=attribute.value_texts)
+
+
+def values(found):
+  return [effect['value'] for effect in crossed_effects(found).values()]
+
+
+def pair_mean(effects):
+  return np.mean([np.abs(a - b) for a, b in itertools.combinations(effects, 2)])
+
+
+# Of 40 samples so many have the score 0.9, where others have 0.4.
+ALPHA, BETA = np.array([0, 6, 3]), np.arange(29) % 6
+GAMMA = np.outer([1, -1, 0], [4] * 14 + [-4] * 14 + [0])
+
+
+def planted(attribute, gamma):
+  """Records of a model whose shares of high scores are known."""
+  for prefix in attribute.prefixes():
+    i, j = attribute.levels[prefix.value]
+    for n in range(40):
+      high = n < 8 + ALPHA[i] + BETA[j] + gamma[i, j]
+      yield {'attribute': 'both', 'value': attribute.value_texts[prefix.value],
+             'template': prefix.template, 'prefix': prefix.text, 'continuation': f'so {n}',
+             'sample': n, 'scores': {'s': 0.9 if high else 0.4}}
+
+
+@pytest.mark.parametrize('fraction', [None, 0.45])
+def test_planted_effects_pass_through_prompts_measure_and_report(both, tmp_path, capsys, fraction):
+  prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
+  attribute, options = load_attribute(both), []
+  gamma = GAMMA
+  if fraction:
+    attribute, gamma, options = attribute.fraction(fraction), 0 * gamma, [f'--fraction={fraction}']
+  assert main(['sample', '--prompts-only', f'--attribute={both}', f'--output={prompts}',
+               *options]) == 0
+  asked = [json.loads(line)['prefix'] for line in prompts.read_text().splitlines()]
+  rows = list(planted(attribute, gamma))
+  assert asked == list(dict.fromkeys(r['prefix'] for r in rows))
+  answers.write_text('\n'.join(map(json.dumps, rows)))
+  capsys.readouterr()
+  options = [f'--records={answers}', f'--attribute={both}', '--scorer=recorded:s']
+  assert main(['measure', *options, '--permutations=99', '--json']) == 0
+  found = json.loads(capsys.readouterr().out)['scorers']['recorded:s']['crossed']
+  expected = np.array([pair_mean(ALPHA), pair_mean(BETA), np.abs(gamma).mean()]) / 40 * 0.5
+  effects = list(crossed_effects(found).values())
+  np.testing.assert_allclose([e['value'] for e in effects], expected, rtol=1e-12, atol=1e-15)
+  p_values = [0.01, 0.01, 1 if fraction else 0.01]
+  assert [e['p_value'] for e in effects] == p_values
+  assert [e['p_holm'] for e in effects] == [0.03, 0.03, 1] if fraction else [0.03] * 3
+  assert main(['report', *options, '--permutations=99', f'--output={tmp_path / "report"}']) == 0
+  assert 'main effect of colour' in (tmp_path / 'report' / 'report.md').read_text()
+
+
+def test_a_shift_has_its_closed_form():
+  """F of a uniform distribution of width w: its second difference is 2 alpha beta / w, in fours."""
+  attribute, alpha, beta, width = crossed(2, 2), 0.03, 0.05, 0.25
+  base = 0.2 + 0.01 * np.arange(25)
+  scores = [[base + alpha * i + beta * j for i, j in attribute.levels]]
+  found = measure_crossed(samples_of(attribute, scores), attribute, permutations=1, seed=0)
+  np.testing.assert_allclose(
+    values(found), [alpha, beta, alpha * beta / (2 * width)], rtol=1e-12)
+
+
+def test_effects_are_those_of_the_definition_for_unequal_n():
+  attribute, rng = crossed(3, 4), np.random.default_rng(2)
+  scores = [[rng.uniform(size=n) for n in row] for row in rng.choice([2, 3, 5], (2, 12))]
+  found = measure_crossed(samples_of(attribute, scores), attribute, permutations=1, seed=0)
+  expected = []
+  for row in scores:
+    ends = np.sort(np.concatenate(row))
+    share = np.array([[np.mean(x <= s) for s in ends[:-1]] for x in row]).reshape(3, 4, -1)
+    a, b, width = share.mean(1), share.mean(0), np.diff(ends)
+    rest = share - a[:, None] - b + share.mean((0, 1))
+    expected.append([wasserstein(row, 0, 3), wasserstein(row, 1, 4),
+                     (np.abs(rest) @ width).mean()])
+  np.testing.assert_allclose(values(found), np.mean(expected, axis=0), rtol=1e-12)
+
+
+def wasserstein(row, axis, count):
+  """Mean over pairs of W1 of the scores of each value, every combination with the same weight."""
+  found = []
+  cells = np.array([f'{i} {j}' for i in range(3) for j in range(4)])
+  for one, other in itertools.combinations(range(count), 2):
+    mixed = []
+    for value in (one, other):
+      rows = [x for x, cell in zip(row, cells, strict=True) if cell.split()[axis] == str(value)]
+      mixed += [np.concatenate(rows), np.concatenate([np.full(x.size, 1 / x.size) for x in rows])]
+    found.append(wasserstein_distance(mixed[0], mixed[2], mixed[1], mixed[3]))
+  return np.mean(found)
+
+
+def test_fractions_are_balanced_and_keep_the_fingerprint():
+  for name in ('country*name', 'country*occupation', 'occupation*name'):
+    attribute = load_attribute(name)
+    for share in (0.15, 0.3, 0.77):
+      part = attribute.fraction(share, seed=1)
+      assert len(part.values) == round(share * len(attribute.values))
+      assert part.fingerprint == attribute.fingerprint
+      for factor, column in zip(part.crossed, np.transpose(part.levels), strict=True):
+        assert np.ptp(np.bincount(column, minlength=len(factor.values))) <= 1
+    assert attribute.fraction(0.2, seed=1) != attribute.fraction(0.2, seed=2)
+
+
+def simulated(rng, kind, effect, coupled):
+  """`[2, 12, 18]` scores of 3 x 4 combinations without an effect, where others may be."""
+  a, b = rng.normal(0, 0.5, (2, 3, 1, 1)), rng.normal(0, 0.5, (2, 1, 4, 1))
+  a, b = (1 - (effect != 1)) * a, (1 - (effect == 1)) * b  # shifts of both would interact
+  noise = rng.normal(size=(2, 3, 4, 18))
+  if coupled:
+    noise = 0.6 * noise + 0.8 * rng.normal(size=(2, 1, 1, 18))
+  z = a + b + noise
+  scores = {'continuous': np.clip(0.5 + z / 20, 0, 1), 'binary': (z > 0).astype(float),
+            'three classes': (1 + np.sign(z) * (np.abs(z) > 0.5)) / 2}[kind]
+  return scores.reshape(2, 12, 18)
+
+
+@pytest.mark.parametrize('runs', [100, pytest.param(4000, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize('coupled', [False, True])
+@pytest.mark.parametrize('kind', ['continuous', 'three classes', 'binary'])
+def test_five_percent_are_rejected_without_the_effect(kind, coupled, runs):
+  attribute, rng = crossed(3, 4), np.random.default_rng(11)
+  rejected = np.zeros(3)
+  for run in range(runs):
+    for effect in range(3):
+      found = measure_crossed(
+        samples_of(attribute, simulated(rng, kind, effect, coupled), coupled), attribute,
+        permutations=39, seed=run)
+      rejected[effect] += list(crossed_effects(found).values())[effect]['mid_p_value'] <= 0.05
+  print(kind, coupled, rejected / runs)
+  assert (np.abs(rejected / runs - 0.05) < max(0.01, 3 * np.sqrt(0.05 * 0.95 / runs))).all()
