@@ -160,8 +160,8 @@ def generate(
   if processes.is_first():
     seal_records(identity, work, sample)
   processes.share()
-  log(f'{path}: {work.done.sum()}/{work.done.size} records, {counts.rate()}, '
-      f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
+  log(f'{path}: {work.done.size:,} records, {counts.rate()}, {counts.seconds:.1f} s'
+      + (f', {counts.at_limit:,} at the length limit' if counts.at_limit else ''))
   return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
                            repaired, counts.at_limit)
 

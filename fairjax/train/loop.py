@@ -288,6 +288,7 @@ class _Skips:
 
 
 _LEAST_ETA_SEC = 5.0
+_WIDTH = 120
 
 
 class _Throughput:
@@ -305,18 +306,22 @@ class _Throughput:
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
       left = seconds * (self._stage.config.steps - step)
-      text = f'  {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s'
+      rate, unit = self._stage.work_per_step / seconds, self._stage.work_unit
+      text = (f'  {rate / 1000:,.0f}k' if rate >= 10000 else f'  {rate:,.0f}'
+              ) + f" {'tok' if unit == 'tokens' else unit}/s"
       if left >= _LEAST_ETA_SEC:
         text += f'  ETA {format_time(left)}'
     self._step, self._time = step, now
-    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '
+    line = (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '
             f'{_format(self._stage, means)}{text}')
+    return line if len(line) <= _WIDTH else ' '.join(line.split())
 
 
 # What a line of progress leaves out: `metrics.jsonl` has it, and the end of a stage its counters.
 _UNSEEN = ('learning_rate', 'grad_norm', 'rows', 'total_loss', 'js', 'pairs_per_batch', 'majority',
            'sentences', 'macro_f1')
 _WORDS = {'cosine': 'cos', 'kl': 'KL', 'f1': 'F1', 'skipped_updates': 'skipped'}
+_DECIMALS = {'perplexity': 2, 'fairness': 4, 'kl': 4}  # of others three
 _MANY = 1000.0  # from here on no decimals
 
 
@@ -340,7 +345,7 @@ def _format(stage: Stage, values: Mapping[str, float]) -> str:
 def _fixed(name: str, value: float) -> str:
   if abs(value) >= _MANY or name == 'skipped_updates':
     return f'{value:,.0f}'
-  return f'{value:.2f}' if name == 'perplexity' else f'{value:.4f}'
+  return f'{value:.{_DECIMALS.get(name, 3)}f}'
 
 
 def _counters(lines: Sequence[Mapping[str, Any]]) -> str:
