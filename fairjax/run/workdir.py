@@ -25,7 +25,13 @@ from fairjax.config import (
   Config,
   parse_decoding,
 )
-from fairjax.config_io import config_differences, read_config_json, step1_run, to_dict
+from fairjax.config_io import (
+  WORKDIR_FORMAT,
+  config_differences,
+  read_config_json,
+  step1_run,
+  to_dict,
+)
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
   FolderLock,
@@ -180,7 +186,8 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
-    write_sealed_json(path, {'config': current, 'versions': installed_versions()})
+    write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
+                             'versions': installed_versions()})
 
 
 def _is_as_written(path: pathlib.Path, log: Callable[[str], None]) -> bool:
