@@ -179,6 +179,8 @@ class PretrainedConfig:
   h_bar: str = limited('raw', choices=('raw', 'normed'))
   # Rank of adapters (LoRA) that step 3 trains in the place of all weights; 0: none
   lora: int = limited(0, min=0)
+  # Ask for continuations by the tokenizer's chat template (needs jinja2); false: the prefix alone
+  chat: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
