@@ -32,6 +32,7 @@ NOT_HERE = {
     "Google's service; tests/cli/test_measure_verbs.py has a server of its own",
   'sample --endpoint': 'a server; tests/generate/test_endpoint.py has one of its own',
   'tpu compile': 'the TPU compiler; `pytest -m libtpu` runs the verb',
+  'run --config=configs/pretrained.py': 'a package; tests/run/test_published.py makes a small one',
   'doctor --pretrained': 'warns of random weights; tests/pretrained/test_decoders.py runs it',
 }
 

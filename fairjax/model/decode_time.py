@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fairjax.model.decoding import Decoder
 
@@ -64,19 +63,17 @@ class AveragedDecoder(DecodeTime):
   def logits_and_bias(self, weights, hidden):
     """Log-probabilities of the mixture; one prompt at a time, since all logits may not fit."""
     values = hidden.shape[0]
-    shares = (1 - self.strength) * np.eye(values) + self.strength / values
+    shares = jnp.log((1 - self.strength) * jnp.eye(values) + self.strength / values)
 
-    # Probabilities, whose underflow no noise of 32 bits can undo, take one exp a word and prompt.
     def add(total, of_prompt):
       states, share = of_prompt
-      found = jax.nn.softmax(self.base.logits(weights, states), axis=-1)
-      return total + found * share.reshape(-1, *[1] * (found.ndim - 1)), None
+      logs = jax.nn.log_softmax(self.base.logits(weights, states), axis=-1)
+      return jnp.logaddexp(total, logs + share.reshape(-1, *[1] * (logs.ndim - 1))), None
 
     shape = jax.eval_shape(self.base.logits, weights, hidden[..., 0, :])
-    total, _ = jax.lax.scan(
-      add, jnp.zeros(shape.shape, shape.dtype),
-      (jnp.moveaxis(hidden, -2, 0), jnp.asarray(shares, shape.dtype)))
-    return jnp.log(total), None
+    return jax.lax.scan(
+      add, jnp.full(shape.shape, -jnp.inf, shape.dtype),
+      (jnp.moveaxis(hidden, -2, 0), shares.T.astype(shape.dtype)))[0], None
 
 
 class SteeredDecoder(DecodeTime):
