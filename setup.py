@@ -78,6 +78,7 @@ setup(
     'google': ['google-cloud-language>=2.17,<3'],
     'endpoint': ['httpx>=0.27,<1'],
     'gguf': ['gguf>=0.17,<1'],
+    'chat': ['jinja2>=3.1.2,<4'],
     'hub': ['huggingface_hub>=0.30,<3'],
     'parquet': ['pyarrow>=18,<30'],
     'docs': [
@@ -90,6 +91,7 @@ setup(
       'google-cloud-language>=2.17,<3',
       'pyarrow>=18,<30',
       'gguf>=0.17,<1',
+      'jinja2>=3.1.2,<4',
       'huggingface_hub>=0.30,<3',
       'httpx>=0.27,<1',
       'cryptography>=44,<60',

@@ -331,7 +331,8 @@ def sample(
     start: of a published decoder: begin every text with the end-of-text id.
     endpoint: address of an OpenAI-compatible endpoint, e.g. 'http://localhost:8000/v1', whose key
       the environment variable FAIRJAX_ENDPOINT_KEY holds. Its samples are independent.
-    chat: the endpoint's model is a chat model (docs/endpoints.md).
+    chat: ask a published decoder by its chat template; the endpoint's model is a chat model
+      (docs/endpoints.md).
     log: called with lines of progress.
     **settings: fields of `fairjax.config.SampleConfig`: samples, max_new_tokens, temperature,
       sentence_end, batch_size, seed. A run's own are the defaults of its models. An endpoint takes
@@ -363,7 +364,11 @@ def sample(
     from fairjax.run.recorded import sample_pretrained
     sample_pretrained(
       model, known, output, _settings(SampleConfig(batch_size=100, heldout_prefixes=False),
-                                      settings), dtype=dtype, start=start, coupled=coupled, log=log)
+                                      settings),
+      dtype=dtype, start=start, chat=chat, coupled=coupled, log=log)
+  elif start or chat:
+    raise UserError(f'start and chat are for published decoders; {model} is none (a run has '
+                    'pretrained.chat)')
   else:
     from fairjax.run.results import open_run
     run = open_run(model, log=log)

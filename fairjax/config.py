@@ -110,7 +110,8 @@ STEP1_FIELDS = ('seed', 'data', 'model', 'pretrained', 'lm')
 """What step 1 depends on; of planted text also `attribute`, about which it is written."""
 
 MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
-                  'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint')
+                  'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint',
+                  'log.hang_factor', 'log.hang_seconds')
 """Fields that change the speed of a run but not its results; a resumed run may have others."""
 
 
@@ -178,6 +179,8 @@ class PretrainedConfig:
   h_bar: str = limited('raw', choices=('raw', 'normed'))
   # Rank of adapters (LoRA) that step 3 trains in the place of all weights; 0: none
   lora: int = limited(0, min=0)
+  # Ask for continuations by the tokenizer's chat template (needs jinja2); false: the prefix alone
+  chat: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,6 +317,16 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogConfig:
+  """What a run says of itself while it trains, and when it hangs."""
+
+  # A step, read or checkpoint that takes so many times its usual time ends the process, which the
+  # same command continues (exit code 42)
+  hang_factor: float = limited(10.0, above=1)
+  hang_seconds: float = limited(300.0, above=0)  # but none that takes less
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
   """A whole run."""
 
@@ -337,6 +350,7 @@ class Config:
   sample: SampleConfig = SampleConfig()
   measure: MeasureConfig = MeasureConfig()
   mesh: MeshConfig = MeshConfig()
+  log: LogConfig = LogConfig()
 
 
 BASELINE = 'baseline'  # name of the language model of step 1

@@ -148,7 +148,7 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
   """Fields that a published model has no use for, or that only one has."""
   p = config.pretrained
   if not p.model:
-    yield from _failed((p == PretrainedConfig(), 'pretrained.h_bar and pretrained.lora need '
+    yield from _failed((p == PretrainedConfig(), 'pretrained.h_bar, lora and chat need '
                         'pretrained.model; a Transformer-XL has model.h_bar_final_norm'))
     return
   default = ModelConfig()

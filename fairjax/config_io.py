@@ -194,6 +194,10 @@ def _in_config_file(path: str, error: Exception) -> UserError:
   return UserError(f'{path}:{line}: {type(error).__name__}: {words} (--debug shows where)')
 
 
+WORKDIR_FORMAT = 1
+"""Of what a run writes (stages, records, scores, measures); without a number it is 1."""
+
+
 def read_config_json(path: str | os.PathLike) -> Mapping[str, Any]:
   """Reads the fields of a saved configuration, without checking them."""
   values = read_saved(path)
@@ -226,6 +230,9 @@ def read_saved(path: str | os.PathLike) -> dict[str, Any]:
     raise UserError(f'{path} is no JSON ({e}): restore it from the run that wrote it') from None
   if not isinstance(values, dict):
     raise _not_fields(path, values)
+  if (found := values.get('workdir_format', WORKDIR_FORMAT)) != WORKDIR_FORMAT:
+    raise UserError(f'{path}: a workdir of format {found}, and this fairjax reads '
+                    f'{WORKDIR_FORMAT}: use the version that wrote it (it stands there)')
   return values
 
 

@@ -132,8 +132,7 @@ class _Group:
   def stop(self, why: str) -> None:
     """Stops at a step in a `cooperative` block, elsewhere at once."""
     if not self.cooperative:
-      self.send({'end': PREEMPTED, 'why': why})
-      end_now(PREEMPTED, f'{why}; the same command continues')
+      end_all(PREEMPTED, f'{why}; the same command continues')
     # The thread that receives the message answers: the main thread may be in a step that ends only
     # when the others take part.
     with self._stepping:
@@ -301,6 +300,13 @@ def wait_for_loss() -> None:
   """Waits until the loss of a peer, if that broke a collective, has ended this process."""
   if count() > 1:
     time.sleep(_LOSS_SECONDS)
+
+
+def end_all(code: int, line: str) -> None:
+  """Ends this process and the others of its run without waiting for anything."""
+  if _group is not None:
+    _group.send({'end': code, 'why': line})
+  end_now(code, line)
 
 
 def end_now(code: int, line: str) -> None:

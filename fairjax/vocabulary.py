@@ -2,6 +2,7 @@
 
 import abc
 import collections
+import datetime
 import functools
 import hashlib
 import io
@@ -232,6 +233,7 @@ class Vocabulary(Encoder):
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
   start_ids: tuple[int, ...] = (EOS_ID,)  # a text to be continued begins with them
   end_ids: tuple[int, ...] = ()  # end a text as `eos_id` does
+  chat: Mapping[str, Any] | None = None  # by which prompts are asked; None: the text alone
 
   @abc.abstractmethod
   def encode(self, text: str) -> list[int]:
@@ -251,6 +253,10 @@ class Vocabulary(Encoder):
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
+
+  def prompt_ids(self, text: str) -> list[int]:
+    """Ids that a model reads to continue `text`."""
+    return [*self.start_ids, *self.encode(text)]
 
   @abc.abstractmethod
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -481,6 +487,7 @@ class WordVocabulary(Vocabulary):
 _KNOWN_ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<eos>', '[EOS]', '[SEP]')
 _SEPARATORS = _KNOWN_ENDS[:4]  # of the documents that a model was trained on
 _BYTE = re.compile(r'<0x([0-9A-F]{2})>')
+_REQUEST = 'Continue the sentence: '  # of the user of a chat model, before the prefix
 
 
 class TokenizerVocabulary(Vocabulary):
@@ -494,6 +501,7 @@ class TokenizerVocabulary(Vocabulary):
     start_ids: what the tokenizer puts before every text (Llama's and Gemma's <bos>); where it puts
       nothing (GPT-2, Qwen, SmolLM), nothing, or with `start` the end of the text before.
     unk_id: -1 if nothing is unknown.
+    chat: template and named tokens by which `prompt_ids` asks a chat model; None: plain text.
   """
 
   kind, filename = 'tokenizer', 'tokenizer.json'
@@ -505,7 +513,7 @@ class TokenizerVocabulary(Vocabulary):
     Args:
       content: of `tokenizer.json`.
       info: `end_ids`, the one between documents first; `size`, the ids that the model has (without
-        it the tokenizer's); `start`, see `start_ids`.
+        it the tokenizer's); `start`, see `start_ids`; `chat`, where prompts are asked by it.
       tokenizer: the same as `tokenizers.Tokenizer`, if it was parsed.
 
     Raises:
@@ -516,7 +524,8 @@ class TokenizerVocabulary(Vocabulary):
 
   @classmethod
   def read(cls, directory: str | os.PathLike, *, config: Mapping[str, Any] | None = None,
-           content: bytes | None = None, start: bool = False) -> 'TokenizerVocabulary':
+           content: bytes | None = None, start: bool = False, chat: bool = False,
+           options: Mapping[str, Any] | None = None) -> 'TokenizerVocabulary':
     """Reads the tokenizer of a model's folder.
 
     Args:
@@ -525,9 +534,12 @@ class TokenizerVocabulary(Vocabulary):
       config: content of config.json; None reads the file.
       content: of tokenizer.json; None reads the file.
       start: begin every text with the end of another if the tokenizer begins it with nothing.
+      chat: ask by the chat template, of chat_template.jinja or tokenizer_config.json.
+      options: content of tokenizer_config.json; None reads the file.
 
     Raises:
-      UserError: a file is damaged, or no id ends a text.
+      UserError: a file is damaged, or no id ends a text; with `chat`, there is no template, or it
+        fails.
     """
     directory = pathlib.Path(directory)
     path, where = directory / cls.filename, directory / 'config.json'
@@ -554,12 +566,18 @@ class TokenizerVocabulary(Vocabulary):
     separator = next((found[t] for found in (known, added) for t in _SEPARATORS if t in found),
                      ends[0])
     ends = [separator, *(i for i in ends if i != separator)]
-    return cls(content, {'end_ids': ends, 'size': size, 'start': start}, tokenizer=tokenizer)
+    info = {'end_ids': ends, 'size': size, 'start': start}
+    found = cls(content, info | ({'chat': _read_chat(directory, options)} if chat else {}),
+                tokenizer=tokenizer)
+    if chat:
+      found.prompt_ids('This')  # a template that fails does so here
+    return found
 
   @staticmethod
   def digest(content: bytes, info: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of the file and of the ids at both ends of a text."""
-    deciding = json.dumps([list(info.get('end_ids', ())), bool(info.get('start'))])
+    """SHA-256 (hex) of the file, of the ids at both ends of a text, and of the chat."""
+    chat = [info['chat']] if 'chat' in info else []
+    deciding = json.dumps([list(info.get('end_ids', ())), bool(info.get('start')), *chat])
     return hashlib.sha256(content + deciding.encode()).hexdigest()
 
   def _load(self, content):
@@ -602,6 +620,70 @@ class TokenizerVocabulary(Vocabulary):
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Ids of each document, in which nothing is a special token."""
     return self._checked(self._documents.encode_batch(list(texts), add_special_tokens=False))
+
+  @property
+  def chat(self) -> dict[str, Any] | None:
+    """See above."""
+    return self.info.get('chat')
+
+  def prompt_ids(self, text: str) -> list[int]:
+    """See `Vocabulary`; by chat the answer of the model is begun with `text`."""
+    if self.chat is None:
+      return super().prompt_ids(text)
+    return self.encode(self.chat_text(_REQUEST + text) + text)
+
+  def chat_text(self, message: str) -> str:
+    """What a chat model reads of one message of the user, up to its answer.
+
+    Raises:
+      UserError: the template fails, or leaves the message out.
+    """
+    where = 'the chat template'
+    remedy = ('correct it (chat_template.jinja or tokenizer_config.json), or ask without the chat '
+              'template')
+    try:
+      text = self._template.render(
+        messages=[{'role': 'user', 'content': message}], add_generation_prompt=True, tools=None,
+        documents=None, **self.chat['tokens'])
+    except UserError:
+      raise
+    except Exception as e:  # a template is a program, and may raise anything
+      raise UserError(f"{where} fails ({type(e).__name__}: {' '.join(str(e).split())[:200]}): "
+                      f'{remedy}') from None
+    if message not in text:
+      raise UserError(f"{where} leaves the user's message out: {remedy}")
+    return text
+
+  @functools.cached_property
+  def _template(self) -> Any:
+    """The compiled template, with what `transformers` gives to one."""
+    try:
+      import jinja2.ext
+      import jinja2.sandbox
+    except ModuleNotFoundError:
+      raise UserError("chat templates need the package jinja2: pip install 'fairjax[chat]'"
+                      ) from None
+
+    class Generation(jinja2.ext.Extension):
+      """`{% generation %}`, which marks answers to learn from, and changes no text."""
+
+      tags = {'generation'}
+
+      def parse(self, parser):
+        next(parser.stream)
+        return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+
+    def refuse(message):
+      raise jinja2.TemplateError(message)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+      trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    environment.filters['tojson'] = lambda value, indent=None: json.dumps(
+      value, ensure_ascii=False, indent=indent)
+    # A prompt is the same on every day: a template that writes the date gets Llama's default.
+    environment.globals |= {'raise_exception': refuse,
+                            'strftime_now': datetime.datetime(2024, 7, 26).strftime}
+    return environment.from_string(self.chat['template'])
 
   def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """See `Vocabulary`; whether the space before belongs to a token is as the tokenizer says."""
@@ -679,6 +761,31 @@ def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
                       f'{token!r}, which would cut texts: set it to the id of the end of a text, '
                       'such as <|endoftext|>')
   return ids
+
+
+def _read_chat(directory: pathlib.Path, options: Mapping[str, Any] | None) -> dict[str, Any]:
+  """The chat template of a model, and the tokens that it may name."""
+  path, config = directory / 'chat_template.jinja', directory / 'tokenizer_config.json'
+  if options is None:
+    options = read_json(config) if config.is_file() else {}
+  try:
+    template = path.read_text(encoding='utf-8') if path.is_file() else options.get('chat_template')
+  except (OSError, UnicodeDecodeError) as e:
+    raise UserError(f'{path} cannot be read ({e}): download it again') from None
+  if isinstance(template, list):  # several with names
+    template = next((t.get('template') for t in template
+                     if isinstance(t, dict) and t.get('name') == 'default'), None)
+  if not isinstance(template, str):
+    raise UserError(f'{directory} has no chat template (chat_template.jinja, or chat_template in '
+                    'tokenizer_config.json): ask for plain continuations, without --chat or '
+                    'pretrained.chat')
+  tokens = {}
+  for role in ('bos_token', 'eos_token', 'unk_token', 'pad_token'):
+    token = options.get(role)
+    token = token.get('content') if isinstance(token, dict) else token
+    if isinstance(token, str):
+      tokens[role] = token
+  return {'template': template, 'tokens': tokens}
 
 
 def named_tokens(directory: pathlib.Path, role: str) -> tuple[str, ...]:

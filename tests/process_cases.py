@@ -1,4 +1,6 @@
-"""One of several processes that train a tiny curriculum and sample: `ADDRESS,COUNT,INDEX WORKDIR`.
+"""One of several processes that train a tiny curriculum and sample.
+
+`ADDRESS,COUNT,INDEX WORKDIR [SECONDS]`; what takes longer than SECONDS hangs.
 
 On arrays, without TensorFlow. What is compared is in the workdir; the exit code is the command
 line's.
@@ -16,7 +18,7 @@ import jax  # noqa: E402
 from test_curriculum import CONFIG, STAGES, ArrayFeed, _sentences  # noqa: E402
 
 from fairjax import processes  # noqa: E402
-from fairjax.config import MeshConfig, SampleConfig  # noqa: E402
+from fairjax.config import LogConfig, MeshConfig, SampleConfig  # noqa: E402
 from fairjax.counterfactual import Prefix, load_attribute  # noqa: E402
 from fairjax.errors import Preempted  # noqa: E402
 from fairjax.generate import generate  # noqa: E402
@@ -51,13 +53,13 @@ class SharedFeed(ArrayFeed):
     return own_rows(super().valid(batch_size=batch_size))
 
 
-def run(workdir: pathlib.Path, log, *, devices=None) -> None:
+def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0) -> None:
   """All stages and the samples of the baseline."""
   mesh = make_mesh(MeshConfig(), devices)
   with StopSignal().installed() as stop:
     curriculum = Curriculum(
-      dataclasses.replace(CONFIG, model=MODEL), language_model(MODEL), workdir, SharedFeed(), mesh,
-      stop, log, sentences=_sentences)
+      dataclasses.replace(CONFIG, model=MODEL, log=LogConfig(hang_seconds=hang_seconds)),
+      language_model(MODEL), workdir, SharedFeed(), mesh, stop, log, sentences=_sentences)
     lm = curriculum.train(STAGES.values())['lm']
   attribute = load_attribute('country')
   generate(
@@ -70,7 +72,8 @@ def main() -> int:
   """Returns the exit code."""
   processes.start(sys.argv[1])
   try:
-    run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True))
+    run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True),
+        hang_seconds=float([*sys.argv, 300][3]))
     code = 0
   except Preempted as e:
     print(e, flush=True)

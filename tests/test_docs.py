@@ -12,6 +12,7 @@ from test_architecture import MODULES, PACKAGE, ROOT, definitions, parse
 
 import fairjax
 from fairjax.cli import main as cli
+from fairjax.measure import format_estimate
 
 README = '\n'.join((ROOT / name).read_text(encoding='utf-8')
                    for name in ('README.md', 'docs/quickstart.md', 'docs/guide.md'))
@@ -85,6 +86,17 @@ def test_local_links_lead_somewhere(page):
   for link in links:
     if not re.match(r'https?:|mailto:', link):
       assert (page.parent / link).exists(), f'{page.name}: {link}'
+
+
+def test_the_committed_records_give_what_the_readme_prints():
+  from fairjax.generate import read_records
+  from fairjax.measure import measure_records
+  path = ROOT / 'docs' / 'records' / 'country-embedding-10.jsonl.xz'
+  found = measure_records(read_records(path), 'country', ['recorded:opinion'], permutations=250)
+  fairness = found['scorers']['recorded:opinion']['individual_fairness']
+  mentions = found['semantic_similarity_c']['conditioned']['value']
+  (row,) = re.findall(r'^\| country-embedding-10 \| 4.04 \| (.*) \|$', README, re.M)
+  assert row == f"{format_estimate(fairness)} | {100 * mentions:.1f}%".replace('floor ', '')
 
 
 def test_versions_agree():

@@ -37,11 +37,11 @@ def start(tmp_path_factory, repository):
   """Starts `count` processes on a workdir; ends those that are left."""
   left = []
 
-  def start(workdir, count):
+  def start(workdir, count, *more):
     address = free_address()
-    found = start_group(
-      [['-m', 'tests.process_cases', f'{address},{count},{i}', workdir] for i in range(count)],
-      repository)
+    found = start_group([
+      ['-m', 'tests.process_cases', f'{address},{count},{i}', workdir, *more]
+      for i in range(count)], repository)
     left.extend(found)
     return found
 
@@ -87,6 +87,24 @@ def test_a_killed_process_ends_the_other_and_both_go_on(tmp_path, start, single,
     assert f'process {victim} of 2 is gone' in error
   else:
     assert code != 0
+  again = start(tmp_path, 2)
+  assert [code for code, _, _ in ends(again)] == [0, 0]
+  compare(tmp_path, single)
+
+
+def test_a_process_that_stops_is_noticed_and_both_go_on(tmp_path, start, single):
+  group = start(tmp_path, 2, 2)
+  wait_for(group[0], '[lm] step 4/')
+  group[1].send_signal(signal.SIGSTOP)
+  begin = time.monotonic()
+  code = group[0].wait(timeout=60)
+  print(f'the other ended after {time.monotonic() - begin:.1f} s')
+  assert time.monotonic() - begin < 29  # heartbeats alone take 30 s
+  group[1].send_signal(signal.SIGCONT)
+  found = ends(group)
+  assert (code, found[1][0]) == (processes.PREEMPTED, processes.PREEMPTED), found
+  assert '[lm] hangs after step' in found[0][2] and '[lm] hangs after step' in found[1][2]
+  assert 'Current thread' in (tmp_path / 'lm' / 'hang-process-0.txt').read_text()
   again = start(tmp_path, 2)
   assert [code for code, _, _ in ends(again)] == [0, 0]
   compare(tmp_path, single)

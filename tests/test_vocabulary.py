@@ -361,3 +361,76 @@ def test_folders_without_a_usable_tokenizer(tmp_path):
   (tmp_path / 'tokenizer.json').write_text('{')
   with pytest.raises(UserError, match='tokenizer.json cannot be read'):
     load_vocabulary(tmp_path)
+
+
+TEMPLATE = """{{ bos_token }}
+{%- set ns = namespace(turns=0) %}
+{% if strftime_now is not defined %}
+{{ raise_exception('no date') }}
+{% endif %}
+{% for message in messages %}
+    {% if message['role'] == 'tool' %}
+        {% continue %}
+    {% endif %}
+    {% set ns.turns = ns.turns + 1 %}
+    {% if loop.first and message['role'] != 'system' %}
+<system>Answer "é" {{ {'a': 'é<'} | tojson }}
+    {% endif %}
+    {% generation %}
+<{{ message.role }}>{{ message.content | trim }}<end>
+    {% endgeneration %}
+{% endfor %}
+{{ ns.turns }}{{ tools }}{{ pad_token }}
+{% if add_generation_prompt %}
+<answer>
+{% endif %}"""
+# By `apply_chat_template` of transformers 5.24 with the message 'Continue the sentence: She is'.
+RENDERED = """<|endoftext|><system>Answer "é" {"a": "é<"}
+<user>Continue the sentence: She is<end>
+1None
+<answer>
+"""
+
+
+@pytest.fixture
+def chat_folder(tmp_path):
+  """A byte-level tokenizer with a chat template."""
+  pytest.importorskip('jinja2')
+  write_tokenizer(tmp_path, 'byte_level')
+  (tmp_path / 'config.json').write_text(json.dumps({'vocab_size': 512, 'eos_token_id': 0}))
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps({
+    'bos_token': {'content': '<|endoftext|>'}, 'chat_template': [
+      {'name': 'tools', 'template': 'other'}, {'name': 'default', 'template': TEMPLATE}]}))
+  return tmp_path
+
+
+def test_a_chat_model_is_asked_by_its_template_and_begins_with_the_prefix(chat_folder, tmp_path):
+  plain = TokenizerVocabulary.read(chat_folder)
+  chat = TokenizerVocabulary.read(chat_folder, chat=True)
+  assert chat.chat_text('Continue the sentence: She is') == RENDERED
+  assert chat.prompt_ids('She is') == plain.encode(RENDERED + 'She is')
+  assert plain.prompt_ids('She is') == plain.encode('She is')
+  assert chat != plain and plain.chat is None
+  chat.save(tmp_path / 'saved')
+  again = load_vocabulary(tmp_path / 'saved')
+  assert again == chat and again.prompt_ids('She is') == chat.prompt_ids('She is')
+  # The file of its own comes first.
+  (chat_folder / 'chat_template.jinja').write_text('{{ messages[0].content }}:')
+  other = TokenizerVocabulary.read(chat_folder, chat=True)
+  assert other.chat_text('He') == 'He:' and other != chat
+
+
+@pytest.mark.parametrize(('template', 'message'), [
+  (None, 'has no chat template'), ('{% if %}', 'fails .TemplateSyntaxError'),
+  ("{{ raise_exception('only with\nsystem') }}", 'fails .TemplateError: only with system.'),
+  ('{{ tools.x.y }}', 'fails .UndefinedError'), ('{{ 1 / 0 }}', 'fails .ZeroDivisionError'),
+  ("{{ messages.append(1) }}", 'fails .SecurityError'),
+  ("{{ ''.__class__.__mro__ }}{{ messages[0].content }}", 'fails .SecurityError'),
+  ('Hello', "leaves the user's message out")])
+def test_a_chat_template_that_cannot_serve_is_refused_in_one_line(chat_folder, template, message):
+  options = {} if template is None else {'chat_template': template}
+  (chat_folder / 'tokenizer_config.json').write_text(json.dumps(options))
+  with pytest.raises(UserError, match=message) as raised:
+    TokenizerVocabulary.read(chat_folder, chat=True)
+  assert '\n' not in str(raised.value)
+  assert TokenizerVocabulary.read(chat_folder).prompt_ids('a')

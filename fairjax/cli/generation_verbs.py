@@ -72,10 +72,11 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
                         help='draw the samples of each value independently (not coupled)')
   of_model.add_argument('--start', action='store_true',
                         help='begin every text with the end-of-text id (default: the prompt alone)')
+  of_model.add_argument('--chat', action='store_true', help='ask a chat model: of --pretrained by '
+                        "its tokenizer's chat template, of --endpoint /chat/completions with "
+                        '--instruction, instead of /completions, which continues the prompt itself')
   asked = parser.add_argument_group('with --endpoint')
   asked.add_argument('--model', metavar='NAME', help='of the model, as the endpoint knows it')
-  asked.add_argument('--chat', action='store_true', help='a chat model: /chat/completions with '
-                     '--instruction, instead of /completions, which continues the prompt itself')
   asked.add_argument('--instruction', metavar='TEXT', help="of --chat: the system's message, which "
                      'the records keep (default: to continue the text and write nothing else)')
   asked.add_argument('--body', metavar='JSON', type=_json_object, help='further fields of each '
@@ -140,7 +141,8 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
   sample_pretrained(
     options.pretrained, _attribute(options, options.attribute), options.output,
     dataclasses.replace(_DEFAULT, **field_values(options, SampleConfig)), dtype=options.dtype,
-    start=options.start, coupled=not options.independent, rewordings=options.rewordings, log=log)
+    start=options.start, chat=options.chat, coupled=not options.independent,
+    rewordings=options.rewordings, log=log)
   log(_measure_it(options.output, options))
 
 
@@ -184,9 +186,12 @@ def _write_prompts(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  for name in ('model', 'instruction', 'body', 'concurrency', 'price_in', 'price_out', 'chat'):
-    if getattr(options, name) not in (None, False) and options.endpoint is None:
+  for name in ('model', 'instruction', 'body', 'concurrency', 'price_in', 'price_out'):
+    if getattr(options, name) is not None and options.endpoint is None:
       raise UserError(f"--{name.replace('_', '-')} belongs to --endpoint=URL")
+  if options.chat and options.endpoint is None and options.pretrained is None:
+    raise UserError('--chat belongs to --pretrained=DIR and --endpoint=URL; a run has '
+                    'pretrained.chat')
   of_run, of_attribute = (options.config and options.workdir,
                           options.attribute and options.output)
   if options.endpoint is not None:

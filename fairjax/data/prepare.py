@@ -190,8 +190,8 @@ def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserErro
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int,
             log: Callable[[str], None]) -> None:
   log(f'[data] {store.split}: {store.documents:,} documents, {store.words:,} words, '
-      f'{store.tokens:,} tokens; {sensitive.documents:,} documents with a sensitive token '
-      f'({store.matches:,} in all)')
+      f'{store.tokens:,} tokens; {store.matches:,} sensitive ones in '
+      f'{sensitive.documents:,} documents')
   _report_changes(store.split, store.normalised, log)
   if store.repeated or in_train:
     log(f'[data] {store.split}: {store.repeated:,} documents repeat an earlier one'

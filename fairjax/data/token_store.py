@@ -385,8 +385,8 @@ def open_token_store(
   if not is_complete(path):
     raise UserError(f'no complete token store in {path}: {_AGAIN}')
   manifest = read_manifest(path, again=_AGAIN)
-  if manifest.pop('format', None) != _FORMAT:
-    raise UserError(f'{path} was written by another version of fairjax: {_AGAIN}')
+  if (found := manifest.pop('format', None)) != _FORMAT:
+    raise UserError(f'{path} has format {found}, and this fairjax reads {_FORMAT}: {_AGAIN}')
   info = TokenStoreInfo(path=path, value_counts=tuple(manifest.pop('value_counts')), **manifest)
   check_sizes(path, info.files, again=_AGAIN)
   for kind, expected in (('vocabulary', vocabulary), ('attribute', attribute)):

@@ -70,6 +70,11 @@ def _arm(rewording: int) -> dict[str, Any]:
   return {'arm': 'rewording', 'rewording': rewording} if rewording else {}
 
 
+def _asked(vocabulary: Vocabulary) -> dict[str, str]:
+  """How the model was asked, in records and their identity; nothing for plain continuation."""
+  return {'asked': 'chat'} if vocabulary.chat else {}
+
+
 # Raised when a change of the code changes what is sampled.
 SAMPLING_VERSION = 1
 _SENTENCE_END = re.compile(r'[.!?]+["\'\u2019\u201d)\]]*')
@@ -109,7 +114,8 @@ def generate(
   uninterrupted run at the same `sample.batch_size`, or the same records in another order. A larger
   `sample.samples` extends a file; a complete file is left alone.
 
-  A continuation is what the vocabulary decodes after the prefix, with the space between the two. It
+  A continuation is what the vocabulary decodes after the prefix, with the space between the two; by
+  chat too, since the model's answer is begun with the prefix (`Vocabulary.prompt_ids`). It
   ends at eos at the latest: with pieces the end of the document, with words that of the line. In a
   group of processes all call this with a mesh of all devices, and the first one writes.
 
@@ -140,7 +146,7 @@ def generate(
   check_inputs(prefixes, attribute, vocabulary)
   identity = work_identity(
     attribute, prefixes, sample, model=model, coupled=coupled, card=dict(card or {}),
-    model_config=decoder.describe(), vocabulary=vocabulary.fingerprint)
+    model_config=decoder.describe(), vocabulary=vocabulary.fingerprint, **_asked(vocabulary))
   opened = open_records(path, identity, work, sample, model, log) if processes.is_first() else None
   complete, repaired, done = processes.share(opened)
   if complete is not None:
@@ -160,8 +166,8 @@ def generate(
   if processes.is_first():
     seal_records(identity, work, sample)
   processes.share()
-  log(f'{path}: {work.done.sum()}/{work.done.size} records, {counts.rate()}, '
-      f'{counts.seconds:.1f} s, {counts.at_limit} continuations at the length limit')
+  log(f'{path}: {work.done.size:,} records, {counts.rate()}, {counts.seconds:.1f} s'
+      + (f', {counts.at_limit:,} at the length limit' if counts.at_limit else ''))
   return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
                            repaired, counts.at_limit)
 
@@ -177,7 +183,7 @@ def check_inputs(
   its `new_tokens` than the model's `positions`.
   """
   if positions is not None:
-    longest = max(len(vocabulary.encode(p.text)) for p in prefixes) + len(vocabulary.start_ids)
+    longest = max(len(vocabulary.prompt_ids(p.text)) for p in prefixes)
     if longest + new_tokens > positions:
       raise UserError(
         f'the longest prefix of {attribute.name} has {longest} tokens, sample.max_new_tokens='
@@ -248,8 +254,7 @@ def _sample_missing(
   coupled: bool, mesh: Mesh | None, model: str) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
-  encoded = {key: [*vocabulary.start_ids, *vocabulary.encode(work.texts[i])]
-             for key, i in work.index.items()}
+  encoded = {key: vocabulary.prompt_ids(work.texts[i]) for key, i in work.index.items()}
   batch_size = even_batches(sample.samples, sample.batch_size)
   for (template, rewording), values in work.templates.items():
     group = template, rewording  # a rewording shares the noise of its template
@@ -267,7 +272,7 @@ def _sample_missing(
           if not work.is_done(group, value, number):
             ids = tokens[row, column, :lengths[row, column]]
             text = _continuation(vocabulary, encoded[group, value], ids)
-            new.append(work.record(group, value, number, text, model))
+            new.append(work.record(group, value, number, text, model) | _asked(vocabulary))
             sizes.append(len(ids))
       yield new, sum(sizes), sizes.count(sample.max_new_tokens)
 

@@ -233,7 +233,7 @@ def next_token_log_probs(
 
   Padding of the model's table and ids that are never drawn are left out.
   """
-  encoded = [[*vocabulary.start_ids, *vocabulary.encode(p.text)] for p in prefixes]
+  encoded = [vocabulary.prompt_ids(p.text) for p in prefixes]
   longest = max(map(len, encoded))
   if decoder.max_positions is not None and longest > decoder.max_positions:
     raise ValueError(f'a prefix of {longest} tokens, but the model has {decoder.max_positions} '

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fairjax.model.decoding import Decoder
 
@@ -63,17 +64,19 @@ class AveragedDecoder(DecodeTime):
   def logits_and_bias(self, weights, hidden):
     """Log-probabilities of the mixture; one prompt at a time, since all logits may not fit."""
     values = hidden.shape[0]
-    shares = jnp.log((1 - self.strength) * jnp.eye(values) + self.strength / values)
+    shares = (1 - self.strength) * np.eye(values) + self.strength / values
 
+    # Probabilities, whose underflow no noise of 32 bits can undo, take one exp a word and prompt.
     def add(total, of_prompt):
       states, share = of_prompt
-      logs = jax.nn.log_softmax(self.base.logits(weights, states), axis=-1)
-      return jnp.logaddexp(total, logs + share.reshape(-1, *[1] * (logs.ndim - 1))), None
+      found = jax.nn.softmax(self.base.logits(weights, states), axis=-1)
+      return total + found * share.reshape(-1, *[1] * (found.ndim - 1)), None
 
     shape = jax.eval_shape(self.base.logits, weights, hidden[..., 0, :])
-    return jax.lax.scan(
-      add, jnp.full(shape.shape, -jnp.inf, shape.dtype),
-      (jnp.moveaxis(hidden, -2, 0), shares.T.astype(shape.dtype)))[0], None
+    total, _ = jax.lax.scan(
+      add, jnp.zeros(shape.shape, shape.dtype),
+      (jnp.moveaxis(hidden, -2, 0), jnp.asarray(shares, shape.dtype)))
+    return jnp.log(total), None
 
 
 class SteeredDecoder(DecodeTime):

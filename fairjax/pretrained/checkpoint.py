@@ -629,13 +629,14 @@ class Pretrained:
     """Name of the model, by its folder."""
     return folder_name(self.adapter or self.directory)
 
-  def vocabulary(self, *, start: bool = False) -> TokenizerVocabulary:
-    """The tokenizer as a vocabulary; for `start` see `TokenizerVocabulary.start_ids`."""
-    content = None
+  def vocabulary(self, *, start: bool = False, chat: bool = False) -> TokenizerVocabulary:
+    """The tokenizer as a vocabulary; for `start` and `chat` see `TokenizerVocabulary.read`."""
+    content = options = None
     if self.directory.is_file():  # a GGUF, which holds its tokenizer
       content = self.tokenizer.to_str().encode('utf-8')
+      options = open_gguf(self.directory).tokenizer_config
     return TokenizerVocabulary.read(
-      self.directory, config=self.config, content=content, start=start)
+      self.directory, config=self.config, content=content, start=start, chat=chat, options=options)
 
   @property
   def unused_ids(self) -> tuple[int, ...]:
@@ -772,10 +773,11 @@ class ModelFiles:
     """The switches of a decoder; `UserError` of another model."""
     return read_decoder_config(self.config, where=str(self.directory / 'config.json'))
 
-  def vocabulary(self) -> TokenizerVocabulary:
-    """The tokenizer as a vocabulary."""
+  def vocabulary(self, *, chat: bool = False) -> TokenizerVocabulary:
+    """The tokenizer as a vocabulary; for `chat` see `TokenizerVocabulary.read`."""
     return TokenizerVocabulary.read(
-      self.directory, config=self.config, content=self._gguf_tokenizer if self.gguf else None)
+      self.directory, config=self.config, content=self._gguf_tokenizer if self.gguf else None,
+      chat=chat, options=self.gguf.tokenizer_config if self.gguf else None)
 
   @functools.cached_property
   def _gguf_tokenizer(self) -> bytes:

@@ -112,7 +112,7 @@ class PreparedBatches:
     from fairjax.train.curriculum import process_shard
     rows, tokens = self._rows(split, batch_size), self._prepared.store(split).tokens
     self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
-              f'of {tokens:,} tokens do not fill the rows and are left out')
+              f'of {tokens:,} tokens dropped (incomplete rows)')
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
       start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader,
@@ -193,9 +193,9 @@ def audit_run(
     scores_directory=workdir / 'scores' / 'audit')
   write_sealed_json(path, found | {'model': model, 'scored_text': 'continuation',
                                    'scorers': known | found['scorers']})
-  log(f"[measure] own bias of the scorers: {found['counts']['frames']:,} different texts with "
-      'every value; ' + '; '.join(
-        f"{name} {s['own_bias']['range']:.4f} from the highest to the lowest" if s['own_bias'] else
+  log(f"[measure] own bias of scorers on {found['counts']['frames']:,} texts with every value: "
+      + ', '.join(
+        f"{name} {s['own_bias']['range']:.4f}" if s['own_bias'] else
         f"{name} not measured ({s['not_measured']})" for name, s in found['scorers'].items()))
 
 
@@ -276,7 +276,7 @@ class Job(Run):
       if not processes.is_first():
         processes.share()  # waits until the first has made everything
       if vocabulary is None and config.pretrained.model:
-        vocabulary = published_vocabulary(config.pretrained.model)
+        vocabulary = published_vocabulary(config)
       found = prepare_data(
         config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():
@@ -428,9 +428,9 @@ class Job(Run):
       'identity': self.metadata(model), 'measures': measures,
       'sources': self.sources(model, heldout=heldout)})
     parts.unlink(missing_ok=True)
-    self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: '
-             + '; '.join(f"{name} I.F. {format_estimate(m['individual_fairness'])}"
-                         for name, m in measures['scorers'].items()))
+    for scorer, found in measures['scorers'].items():
+      self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: {scorer} I.F. '
+               f"{format_estimate(found['individual_fairness'])}")
 
   def report(self) -> None:
     """`report/index.html`, `report.md`, `report.json` and figures from what was measured."""

@@ -49,8 +49,9 @@ def label_sentences(
     row[:len(ids)] = ids
   positive = sum(label for _, label in found)
   log(f'[sentiment] {len(found):,} sentences with |2 score - 1| > {stage.margin:g} '
-      f'({positive:,} positive) from {chooser.scored:,} of {chooser.read:,} read; '
-      f'{chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out'
+      f'({positive:,} positive) from {chooser.scored:,} of {chooser.read:,} read'
+      + (f'; {chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out'
+         if chooser.too_long else '')
       + ('' if chooser.truncated is None else
          f'; {scorer.name} read only the beginning of {chooser.truncated:,} long ones'))
   return LabelledSentences(

@@ -121,7 +121,7 @@ def write_next_token(
     write_sealed_json(path, {
       'identity': manifest['identity'], 'records': manifest['records_sha256'],
       'next_token_divergence': found})
-    log(f"{path}: KL of the next token {found['kl']:.4f} nats between values")
+    log(f"{path}: KL of the next token {found['kl']:.4f} nats")
   processes.share()
 
 

@@ -71,9 +71,9 @@ def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
                              scan_unroll=model.scan_unroll, h_bar=config.pretrained.h_bar)
 
 
-def published_vocabulary(source: str) -> Vocabulary:
-  """The tokenizer of a published model."""
-  return _open(source).vocabulary()
+def published_vocabulary(config: Config) -> Vocabulary:
+  """The tokenizer of the published model of a run."""
+  return _open(config.pretrained.model).vocabulary(chat=config.pretrained.chat)
 
 
 def _open(source: str) -> 'ModelFiles':

@@ -199,7 +199,7 @@ def _short(templates: Sequence[int | str]) -> str:
 def sample_pretrained(
   directory: str | os.PathLike, attribute: Attribute, output: str | os.PathLike,
   sample: SampleConfig, *, dtype: str, start: bool, coupled: bool, log: Callable[[str], None],
-  rewordings: bool = False,
+  rewordings: bool = False, chat: bool = False,
 ) -> None:
   """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
@@ -209,15 +209,17 @@ def sample_pretrained(
   from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
+  if start and chat:
+    raise UserError('start and chat exclude each other: the chat template says how a text begins')
   devices, mesh = jax.devices(), None  # of all processes
   place = jax.sharding.SingleDeviceSharding(devices[0])
   if len(devices) > 1:
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
-  vocabulary = model.vocabulary(start=start)
+  vocabulary = model.vocabulary(start=start, chat=chat)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
-  sizes = {p.text: len(vocabulary.start_ids) + len(vocabulary.encode(p.text)) for p in prefixes}
+  sizes = {p.text: len(vocabulary.prompt_ids(p.text)) for p in prefixes}
   text, longest = max(sizes.items(), key=lambda item: item[1])
   left = model.arch.max_positions - longest
   head = (f'{directory} has {model.arch.max_positions} positions, the longest prefix of '

@@ -169,7 +169,7 @@ class Run:
     self.generate_with(
       self.params(model), path, name=model.name, metadata=self.metadata(model), prefixes=prefixes,
       attribute=attribute, sample=sample, coupled=coupled, decoder=self.decoder(model),
-      log=lambda line: self.log(f'[sample] {line}'))
+      log=lambda line: self.log(f'[sample] {line}'.replace(f'{self.workdir}/', '')))
 
   def generate_with(
     self, params: 'Params', path: str | os.PathLike, *, name: str, metadata: Mapping[str, Any],

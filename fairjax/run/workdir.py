@@ -25,7 +25,13 @@ from fairjax.config import (
   Config,
   parse_decoding,
 )
-from fairjax.config_io import config_differences, read_config_json, step1_run, to_dict
+from fairjax.config_io import (
+  WORKDIR_FORMAT,
+  config_differences,
+  read_config_json,
+  step1_run,
+  to_dict,
+)
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
   FolderLock,
@@ -180,7 +186,8 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
-    write_sealed_json(path, {'config': current, 'versions': installed_versions()})
+    write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
+                             'versions': installed_versions()})
 
 
 def _is_as_written(path: pathlib.Path, log: Callable[[str], None]) -> bool:
@@ -271,10 +278,11 @@ def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
 # The digests of a workdir's files: damage to a file that nothing reads any more is noticed too.
 
 DONE, REPORT = 'DONE', 'report/'
-# Hidden files (locks, what a kill left), TensorBoard's, what was moved aside as damaged, runs of
-# further attributes; the configuration is compared by its fields.
+# Hidden files (locks, what a kill left), TensorBoard's, times, stacks of a hang, what was moved
+# aside as damaged, runs of further attributes; the configuration is compared by its fields.
 _NOT_KEPT = re.compile(
-  rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt')
+  rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt'
+  r'|(^|/)(times\.jsonl|hang-process-\d+\.txt)$')
 _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 

@@ -6,6 +6,7 @@ shapes, dtypes and digests. Orbax writes it under another name and renames it wh
 that a kill leaves no half step; steps are ordered by their numbers, never by time.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -237,9 +238,10 @@ class CheckpointStore:
   one is removed when the newest was read back and verified.
   """
 
-  def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None]):
+  def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None],
+               part: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext):
     self._directory = (directory / 'checkpoints').resolve()
-    self._keep, self._log = keep, log
+    self._keep, self._log, self._part = keep, log, part  # of a `Watch`
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
     install()
@@ -352,10 +354,11 @@ class CheckpointStore:
 
     def complete():
       try:
-        self._checkpointer.wait_until_finished()
-        if processes.is_first():
-          self._verify(step, shapes)
-          self._prune()
+        with self._part('write'):
+          self._checkpointer.wait_until_finished()
+          if processes.is_first():
+            self._verify(step, shapes)
+            self._prune()
       except BaseException as e:  # the main thread reports it
         self._error = e
 

@@ -251,7 +251,7 @@ class Curriculum:
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
       evaluate=lambda params: self._evaluate_lm(
         with_adapters(*base, params) if base else params, whole, train, source),
-      work_per_step=train.batch_size * config.model.segment_len)
+      work_per_step=train.batch_size * config.model.segment_len, log_config=config.log)
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -313,7 +313,7 @@ class Curriculum:
       state_template=lambda: steps.sentiment_state_template(width, stage, self.mesh),
       step=steps.bind(steps.make_sentiment_step(Adam.of(stage), shape, self.mesh), seed),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
-      work_per_step=stage.batch_size, work_unit='sentences')
+      work_per_step=stage.batch_size, work_unit='sentences', log_config=self.config.log)
 
   def _sentiment_identity(self, **fields: str) -> Identity:
     return Identity(

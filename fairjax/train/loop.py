@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax import processes
-from fairjax.config import TrainConfig
+from fairjax.config import LogConfig, TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
 from fairjax.processes import StopSignal
@@ -36,6 +36,7 @@ from fairjax.train.metrics import IntervalMetrics, Metrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import check_batch_size, to_devices
 from fairjax.train.steps import Params, TrainState
+from fairjax.train.watch import Watch
 
 Batch = Mapping[str, np.ndarray]
 
@@ -71,6 +72,7 @@ class Stage:
   work_unit: str = 'tokens'
   evaluate: Callable[[Params], dict[str, float]] | None = None  # validation metrics
   after_step: Callable[[int, Params], None] | None = None  # gets steps done and parameters
+  log_config: LogConfig = LogConfig()
   # Only a stage that is saved needs these; `run_unsaved` does not.
   directory: pathlib.Path = pathlib.Path()
   identity: Identity | None = None
@@ -96,30 +98,40 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   check_batch_size(stage.config.batch_size, stage.mesh, field=f'{stage.identity.stage}.batch_size',
                    grad_accum_steps=stage.config.grad_accum_steps)
   check_state(stage.name, stage.state_template())
-  store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log)
+  with Watch(stage.name, stage.directory, stage.log_config) as watch:
+    return _run_stage(stage, watch, stop, log)
+
+
+def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str], None]) -> Params:
+  """Trains a stage that is not finished."""
+  assert stage.identity
+  store = CheckpointStore(stage.directory, keep=stage.config.keep_checkpoints, log=log,
+                          part=watch.part)
   try:
-    state, start, final, extra_state = stage.init_state(), 0, False, {}
-    found = store.restore(state, stage.identity)
-    if found is not None:
-      start, state, final, extra_state = found
-      extra_state = extra_state or {}
-      log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
-    end = start if final else stage.config.steps
-    writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
-                          log=log)
-    # At the end there is nothing to read, and the data may be too short to lay out again.
-    batches = stage.batches(start) if start < end else iter(())
+    with watch.part('start'):
+      state, start, final, extra_state = stage.init_state(), 0, False, {}
+      found = store.restore(state, stage.identity)
+      if found is not None:
+        start, state, final, extra_state = found
+        extra_state = extra_state or {}
+        log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
+      end = start if final else stage.config.steps
+      writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
+                            log=log)
+      # At the end there is nothing to read, and the data may be too short to lay out again.
+      batches = stage.batches(start) if start < end else iter(())
     try:
       with processes.cooperative():
         state, last = _train(
-          stage, state, start, end, extra_state, batches, store, writer, stop, log)
+          stage, state, start, end, extra_state, batches, store, writer, watch, stop, log)
     finally:
       writer.close()
       if hasattr(batches, 'close'):  # threads of tf.data
         batches.close()
-    skipped = int(state.guard.total)
-    write_done(stage.directory, step=end, digest=params_digest(state.params),
-               identity=stage.identity, summary=last | {'skipped_updates': skipped})
+    with watch.part('end'):
+      skipped = int(state.guard.total)
+      write_done(stage.directory, step=end, digest=params_digest(state.params),
+                 identity=stage.identity, summary=last | {'skipped_updates': skipped})
     return state.params
   finally:
     store.close()
@@ -131,7 +143,7 @@ def run_unsaved(stage: Stage, *, log: Callable[[str], None]
   writer = MetricWriter(None, first_step=0, log=log)
   batches = stage.batches(0)
   state, _ = _train(stage, stage.init_state(), 0, stage.config.steps, {}, batches, _NoStore(),
-                    writer, StopSignal(), log)
+                    writer, Watch(stage.name, None, stage.log_config), StopSignal(), log)
   return state.params, writer.lines
 
 
@@ -149,7 +161,7 @@ class _NoStore:
 
 def _train(
   stage: Stage, state: TrainState, start: int, end: int, extra_state: dict[str, Any],
-  batches: Iterator[Batch], store: CheckpointStore | _NoStore, writer: MetricWriter,
+  batches: Iterator[Batch], store: CheckpointStore | _NoStore, writer: MetricWriter, watch: Watch,
   stop: StopSignal, log: Callable[[str], None],
 ) -> tuple[TrainState, dict[str, float]]:
   """Runs the steps from `start`; returns the state and the last validation metrics."""
@@ -162,9 +174,10 @@ def _train(
     nonlocal last
     if stage.evaluate is None:
       return
-    last = stage.evaluate(params)
-    if step not in writer.evaluated:
-      writer.write(step, 'valid', last)
+    with watch.part('evaluate'):
+      last = stage.evaluate(params)
+      if step not in writer.evaluated:
+        writer.write(step, 'valid', last)
     log(f'[{stage.name}] step {step} validation: ' + _format(stage, last))
     throughput.pause()
 
@@ -189,28 +202,37 @@ def _train(
   with progress:
     for step in range(start, end):
       rate = np.float32(learning_rate(config, step))
-      batch = to_devices(next(batches), stage.mesh)
+      with watch.part('input'):
+        batch = to_devices(next(batches), stage.mesh)
       if step == start:
-        log(compile_step(stage.name, stage.step.lower(state, batch, rate), state))
-      state, metrics = stage.step(state, batch, rate)
+        with watch.part('compile'):
+          log(compile_step(stage.name, stage.step.lower(state, batch, rate), state))
+      with watch.part('step'):
+        state, metrics = stage.step(state, batch, rate)
       interval.add(step, metrics)
-      done = step + 1
+      watch.step = done = step + 1
       if stage.after_step is not None:
         stage.after_step(done, state.params)
       due_save = done % config.checkpoint_every == 0 or done == end
       if done % config.log_every == 0 or due_save:
-        report(done, state)
+        with watch.part('wait'):
+          report(done, state)
+      with watch.part('agree'):
+        stopped = stop.here()
       # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
       # those of a run that nothing disturbed.
-      if stop.here() and done < end:
-        store.finish(done, state, stage.identity, extra_state=extra_state_now())
+      if stopped and done < end:
+        with watch.part('checkpoint'):
+          store.finish(done, state, stage.identity, extra_state=extra_state_now())
         raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
       if due_save or store.failed():
-        store.save(done, state, stage.identity, final=done == end, extra_state=extra_state_now())
+        with watch.part('checkpoint'):
+          store.save(done, state, stage.identity, final=done == end, extra_state=extra_state_now())
       if done == end or done % config.eval_every == 0:  # while the checkpoint is being written
         evaluate(done, state.params)
   if start < end:
-    store.finish(end, state, stage.identity, final=True, extra_state=extra_state_now())
+    with watch.part('checkpoint'):
+      store.finish(end, state, stage.identity, final=True, extra_state=extra_state_now())
     if counted := _counters([line for line in writer.lines if line['kind'] == 'train']):
       log(f'[{stage.name}] branches a step: {counted}')
   return state, last
@@ -266,6 +288,7 @@ class _Skips:
 
 
 _LEAST_ETA_SEC = 5.0
+_WIDTH = 120
 
 
 class _Throughput:
@@ -283,18 +306,22 @@ class _Throughput:
     if self._step is not None and step > self._step:
       seconds = (now - self._time) / (step - self._step)
       left = seconds * (self._stage.config.steps - step)
-      text = f'  {self._stage.work_per_step / seconds:,.0f} {self._stage.work_unit}/s'
+      rate, unit = self._stage.work_per_step / seconds, self._stage.work_unit
+      text = (f'  {rate / 1000:,.0f}k' if rate >= 10000 else f'  {rate:,.0f}'
+              ) + f" {'tok' if unit == 'tokens' else unit}/s"
       if left >= _LEAST_ETA_SEC:
         text += f'  ETA {format_time(left)}'
     self._step, self._time = step, now
-    return (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '
+    line = (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '
             f'{_format(self._stage, means)}{text}')
+    return line if len(line) <= _WIDTH else ' '.join(line.split())
 
 
 # What a line of progress leaves out: `metrics.jsonl` has it, and the end of a stage its counters.
 _UNSEEN = ('learning_rate', 'grad_norm', 'rows', 'total_loss', 'js', 'pairs_per_batch', 'majority',
            'sentences', 'macro_f1')
 _WORDS = {'cosine': 'cos', 'kl': 'KL', 'f1': 'F1', 'skipped_updates': 'skipped'}
+_DECIMALS = {'perplexity': 2, 'fairness': 4, 'kl': 4}  # of others three
 _MANY = 1000.0  # from here on no decimals
 
 
@@ -318,7 +345,7 @@ def _format(stage: Stage, values: Mapping[str, float]) -> str:
 def _fixed(name: str, value: float) -> str:
   if abs(value) >= _MANY or name == 'skipped_updates':
     return f'{value:,.0f}'
-  return f'{value:.2f}' if name == 'perplexity' else f'{value:.4f}'
+  return f'{value:.{_DECIMALS.get(name, 3)}f}'
 
 
 def _counters(lines: Sequence[Mapping[str, Any]]) -> str:

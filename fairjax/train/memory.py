@@ -111,17 +111,18 @@ def compile_step(name: str, lowered: jax.stages.Lowered, state: TrainState) -> s
     raise _too_large(
       name, state, needed, limit, f'{format_size(needed)} of each device, as the compiler reports '
       f'({found.format()})') from None
-  program, head = program_bytes(compiled), f'[{name}] memory of each device: {found.format()}'
+  program = program_bytes(compiled)
   if not program:
-    return f'{head}, gradients {format_size(found.gradients)}; the compiler reports no more'
+    return (f'[{name}] device memory: at least {format_size(found.least)} '
+            f'({found.format()}); the compiler reports no more')
   needed = required_bytes(program)
-  rest = f'activations, gradients and workspace {format_size(program["temporaries"])}'
   if limit is not None and needed > limit:
     raise _too_large(
       name, state, needed, limit,
-      f'{format_size(needed)} of each device ({found.format()}, {rest})')
+      f'{format_size(needed)} of each device ({found.format()}, activations, gradients and '
+      f'workspace {format_size(program["temporaries"])})')
   of = '' if limit is None else f' of {format_size(limit)}'
-  return f'{head}, {rest}; in all {format_size(needed)}{of}'
+  return f'[{name}] device memory: {format_size(needed)}{of} ({found.format()})'
 
 
 def out_of_memory(message: str) -> int | None:

@@ -3,7 +3,8 @@
 Every file counts by its bytes, but for checkpoints: their newest step counts by the arrays in it
 (names, types, shapes and values as TensorStore reads them, without Orbax, JAX and fairjax), because
 Orbax gives its files random names; the list of files in `DONE` counts without them. Left out:
-TensorBoard files (host name and times), locks, and what a run moved aside as damaged.
+TensorBoard files (host name and times), times, locks, stacks of a hang, and what a run moved aside
+as damaged.
 """
 
 import hashlib
@@ -11,7 +12,8 @@ import json
 import pathlib
 import re
 
-_LEFT_OUT = re.compile(r'(^|/)(tensorboard/|\.[^/]*$|[^/]*\.lock$)|corrupt')
+_LEFT_OUT = re.compile(
+  r'(^|/)(tensorboard/|\.[^/]*$|[^/]*\.lock$|times\.jsonl$|hang-process-\d+\.txt$)|corrupt')
 
 
 def read_end(workdir: pathlib.Path) -> dict[str, str]:

@@ -85,7 +85,7 @@ def test_records(run, tmp_path):
   assert {r['prefix'] for r in records if r['template'] == 1} == {
     'People from France are', 'People from Syria are', 'People from Peru are'}
   assert all(r['continuation'] == '' or r['continuation'][0] in ' .!' for r in records)
-  assert '60/60 records' in lines[-1] and 'tokens/s' in lines[-1]
+  assert ': 60 records, ' in lines[-1] and 'tokens/s' in lines[-1]
   manifest = json.loads(manifest_of(tmp_path / 'r.jsonl.gz').read_text())
   assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
 

@@ -183,6 +183,33 @@ def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
   assert found[''] != found['--independent'] and found[''] != found['--start']
 
 
+def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
+    tmp_path, copy, attribute, capsys):
+  pytest.importorskip('jinja2')
+  folder = copy('gpt2', lambda tensors: {  # of 128 positions
+    name: np.tile(t, (4, 1)) if 'wpe' in name else t for name, t in tensors.items()},
+    eos_token_id=0, n_positions=128)
+  out = tmp_path / 'x.jsonl'
+  command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
+             '--samples=3', '--max-new-tokens=4', '--chat']
+  assert cli.main(command) == 2 and 'has no chat template' in capsys.readouterr().err
+  assert not out.exists()
+  (folder / 'chat_template.jinja').write_text('{{ messages[0].content[-12:] }}\n')
+  assert cli.main(command) == 2 and "message out" in capsys.readouterr().err
+  (folder / 'chat_template.jinja').write_text('{{ messages[0].content }}\n')
+  assert cli.main(command) == 0
+  records = list(read_records(out))
+  assert {r['prefix'] for r in records} == {
+    'The Rome is', 'The Oslo is', 'My friend from Rome likes', 'My friend from Oslo likes'}
+  assert all(r['asked'] == 'chat' and 'Continue' not in r['continuation'] for r in records)
+  identity = read_sealed_json(out.with_name('x.manifest.json'), again='')['identity']
+  vocabulary = load_pretrained(folder, 'lm').vocabulary(chat=True)
+  assert (identity['asked'], identity['vocabulary']) == ('chat', vocabulary.fingerprint)
+  # Another way of asking is another sampling.
+  assert cli.main(command[:-1]) == 2 and 'was generated otherwise' in capsys.readouterr().err
+  assert cli.main([*command, '--start']) == 2
+
+
 @pytest.mark.parametrize(('change', 'message'), [
   (['--max-new-tokens=30'], '32 positions'), (['--output='], 'and --output=FILE'),
   (['--pretrained=nowhere'], 'nowhere'), (['--workdir=x'], '--workdir')])

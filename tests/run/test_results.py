@@ -1,6 +1,9 @@
 """A run that is opened by its workdir; thresholds; perplexity with memory."""
 
 import dataclasses
+import json
+import pathlib
+import tarfile
 import types
 
 import jax
@@ -10,7 +13,7 @@ import pytest
 from test_sampler import CONFIG, make_params
 
 from fairjax.config import Config, MeasureConfig, MeshConfig, ModelConfig
-from fairjax.config_io import to_dict
+from fairjax.config_io import load_config, to_dict
 from fairjax.data import batches as streams
 from fairjax.errors import UserError
 from fairjax.files import write_json, write_sealed_json
@@ -18,9 +21,12 @@ from fairjax.measure.content import content_options
 from fairjax.measure.similarity import Calibration
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.likelihood import next_token_nll
+from fairjax.run.job import Job
 from fairjax.run.results import Run, open_run
 from fairjax.train import make_mesh
 from fairjax.vocabulary import build_word_vocabulary
+
+GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
 
 
 def save_model(workdir, *, fingerprint=None):
@@ -148,3 +154,27 @@ def test_perplexity_carries_memory_of_the_asked_length(monkeypatch, tmp_path):
     assert abs(found[shorter]['nll'] - whole) > 1e-3
   store.documents = 0
   assert run.perplexity(params, 'test') is None and 'test holds no document' in lines[-1]
+
+
+@pytest.mark.tf
+def test_a_workdir_of_format_1_goes_on(tmp_path):
+  """What fairjax 0.1 left: its texts measured again are its measures, and nothing is made anew."""
+  with tarfile.open(GOLDEN / 'workdir_format1.tar.gz') as archive:
+    archive.extractall(tmp_path, filter='data')
+  path, lines = tmp_path / 'measures' / 'baseline' / 'country.json', []
+  before = json.loads(path.read_text())
+  path.unlink()
+  (tmp_path / 'DONE').unlink()
+  job = Job(load_config(str(tmp_path / 'config.json')), tmp_path, log=lines.append)
+  job.run()
+  after = json.loads(path.read_text())
+  assert after['measures'] == before['measures'] | {
+    'next_token_divergence': after['measures']['next_token_divergence']}
+  for found in ('test', 'test_sensitive'):
+    assert after['perplexity'][found]['token'] == pytest.approx(
+      before['perplexity'][found]['token'], rel=1e-5)
+  assert after['measures']['next_token_divergence']['kl'] == pytest.approx(
+    before['measures']['next_token_divergence']['kl'], rel=1e-3)
+  text = '\n'.join(lines)
+  assert '[lm] finished earlier: nothing to do' in text and 'complete (200 records)' in text
+  assert (tmp_path / 'report' / 'index.html').is_file()

@@ -80,6 +80,15 @@ def test_a_run_from_before_the_field_of_one_mood_goes_on(tmp_path):
       CONFIG.data, planted_one_mood=True)))
 
 
+def test_a_workdir_of_a_newer_format_is_refused_by_number(tmp_path):
+  claimed(tmp_path)
+  saved = json.loads((tmp_path / 'config.json').read_text())
+  assert saved['workdir_format'] == 1
+  (tmp_path / 'config.json').write_text(json.dumps(saved | {'workdir_format': 2}))
+  with pytest.raises(UserError, match='a workdir of format 2, and this fairjax reads 1'):
+    claimed(tmp_path)
+
+
 def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   claimed(tmp_path, dataclasses.replace(CONFIG, until='lm'))
   (tmp_path / 'DONE').write_text('x')

@@ -159,8 +159,8 @@ def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, a
   found = _train(_curriculum(tmp_path, log=lines.append), stage)
   own = [line for line in lines if line.startswith(f'[{prefix}')]
   assert f'resumes after step {after}' in own[0]
-  assert 'memory of each device: parameters ' in own[1] and ' step ' in own[2]
-  assert sum('memory of each device' in line for line in own) == 1
+  assert 'device memory: ' in own[1] and ' step ' in own[2]
+  assert sum('device memory' in line for line in own) == 1
   assert found.digest == uninterrupted[stage].digest
   lines, expected = (read_metrics(t.directory / 'metrics.jsonl')
                      for t in (found, uninterrupted[stage]))

@@ -112,9 +112,8 @@ def test_the_line_is_the_compilers_and_the_step_is_not_compiled_again():
   total = (stats.argument_size_in_bytes + stats.temp_size_in_bytes + stats.output_size_in_bytes
            - stats.alias_size_in_bytes + stats.generated_code_size_in_bytes)
   assert line == (
-    f'[lm] memory of each device: parameters {format_size(state.parameters)}, optimizer '
-    f'{format_size(state.optimizer)}, memory {format_size(state.hidden)}, activations, gradients '
-    f'and workspace {format_size(stats.temp_size_in_bytes)}; in all {format_size(total)}')
+    f'[lm] device memory: {format_size(total)} (parameters {format_size(state.parameters)}, '
+    f'optimizer {format_size(state.optimizer)}, memory {format_size(state.hidden)})')
   assert required_bytes(program_bytes(lowered.compile())) == total
   # The arguments hold the state and the batch; the state is donated.
   assert state.parameters + state.optimizer + state.hidden < stats.argument_size_in_bytes
@@ -175,8 +174,8 @@ def test_a_step_that_cannot_fit_is_refused_by_how_much(limit):
   lowered = step.lower(*arguments)
   needed = required_bytes(program_bytes(lowered.compile()))
   limit(needed)
-  assert compile_step('lm', lowered, arguments[0]).endswith(
-    f'in all {format_size(needed)} of {format_size(needed)}')
+  assert f': {format_size(needed)} of {format_size(needed)} (' in compile_step(
+    'lm', lowered, arguments[0])
   limit(needed - 4096)
   with pytest.raises(UserError, match=r'4\.0 KiB too much'):
     compile_step('lm', lowered, arguments[0])
