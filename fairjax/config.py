@@ -111,7 +111,7 @@ STEP1_FIELDS = ('seed', 'data', 'model', 'pretrained', 'lm')
 
 MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
                   'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint',
-                  'log.hang_factor', 'log.hang_seconds')
+                  'log.hang_factor', 'log.hang_seconds', 'log.profile')
 """Fields that change the speed of a run but not its results; a resumed run may have others."""
 
 
@@ -324,6 +324,8 @@ class LogConfig:
   # same command continues (exit code 42)
   hang_factor: float = limited(10.0, above=1)
   hang_seconds: float = limited(300.0, above=0)  # but none that takes less
+  # Steps of each stage whose trace (XProf) is written into its folder tensorboard; 0: none
+  profile: int = limited(0, min=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,7 +60,8 @@ LARGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--workdir', metavar='DIR', help='also try to write there')
+  parser.add_argument('--workdir', metavar='DIR',
+                      help='also try to write there, and show where the time of its stages went')
   parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
   parser.add_argument('--pretrained', metavar='MODEL',
                       help='also rate a published decoder (folder, GGUF file or hf:ORG/NAME) on a '
@@ -85,6 +86,10 @@ def doctor(options: argparse.Namespace) -> int:
   if workdir:
     faults.append(folder_fault(place))
     lines.append(('workdir', f'{place}: {"not " if faults[-1] else ""}writable'))
+    from fairjax.train.goodput import read_goodput
+    lines += [(f'[{path.parent.relative_to(place)}]', found.format()) for path in
+              sorted(place.rglob('times.jsonl'), key=os.path.getmtime)
+              if (found := read_goodput(path.parent))]
   if bucket:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))

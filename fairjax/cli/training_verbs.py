@@ -24,21 +24,33 @@ if TYPE_CHECKING:
   from fairjax.run.job import Job
 
 
-def _train_options(parser: argparse.ArgumentParser) -> None:
+def _job_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
+  parser.add_argument('--profile', metavar='STEPS', help='write the trace (XProf) of so many steps '
+                      "of each stage into its folder tensorboard; the same as --config.log.profile")
+
+
+def _train_options(parser: argparse.ArgumentParser) -> None:
+  _job_options(parser)
   parser.add_argument('--stage', choices=('lm', 'sentiment', 'debias'),
                       help="train up to and with this stage (default: config's until)")
 
 
 def _run(options: argparse.Namespace) -> None:
-  job = open_training(options)
+  job = _open_job(options)
   job.run()
   if processes.is_first():
     print('\n'.join(job.ending()))
 
 
 def _train(options: argparse.Namespace) -> None:
-  open_training(options, until=options.stage).train(until=options.stage)
+  _open_job(options, until=options.stage).train(until=options.stage)
+
+
+def _open_job(options: argparse.Namespace, until: str | None = None) -> 'Job':
+  if options.profile:
+    options.overrides['log.profile'] = options.profile
+  return open_training(options, until=until)
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -225,7 +237,7 @@ def _select(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-  'run': Command(add_run_options, _run, example=f'fairjax run {RUN_OPTIONS}'),
+  'run': Command(_job_options, _run, example=f'fairjax run {RUN_OPTIONS}'),
   'step data': Command(_data_options, _data, 'prepare vocabulary and token stores',
                        f'fairjax step data {RUN_OPTIONS}'),
   'step check-data': Command(_check_options, _check_data,

@@ -251,7 +251,10 @@ class Curriculum:
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
       evaluate=lambda params: self._evaluate_lm(
         with_adapters(*base, params) if base else params, whole, train, source),
-      work_per_step=train.batch_size * config.model.segment_len, log_config=config.log)
+      work_per_step=train.batch_size * config.model.segment_len, log_config=config.log,
+      flops_per_step=0.0 if config.model.cutoffs else model_flops(  # of tails few rows are read
+        steps.params_template(whole, self.mesh), train.batch_size * config.model.segment_len,
+        adapters=bool(base)))
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -423,6 +426,15 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
     if stage == 'lm':
       found['lm'] = {}  # it is not trained
   return found
+
+
+def model_flops(params: Params, tokens: int, *, adapters: bool) -> float:
+  """FLOPs of a training step of so many tokens by the weights: 6 a parameter and token.
+
+  Products of queries and keys are left out, and branches; frozen weights have no gradient (4).
+  """
+  count = sum(leaf.size for leaf in jax.tree.leaves(params))
+  return float((4 if adapters else 6) * count * tokens)
 
 
 def stage_folder(config: Config, workdir: pathlib.Path, spec: StageSpec) -> pathlib.Path:

@@ -31,6 +31,7 @@ from fairjax.train.checkpoints import (
   read_done,
   write_done,
 )
+from fairjax.train.goodput import read_goodput
 from fairjax.train.memory import check_state, compile_step
 from fairjax.train.metrics import IntervalMetrics, Metrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
@@ -70,6 +71,7 @@ class Stage:
   batch_name: Callable[[int], str]  # step -> text that finds the batch again
   work_per_step: int  # for the throughput, over all processes, in `work_unit`
   work_unit: str = 'tokens'
+  flops_per_step: float = 0.0  # of the model, over all processes; 0: not known
   evaluate: Callable[[Params], dict[str, float]] | None = None  # validation metrics
   after_step: Callable[[int, Params], None] | None = None  # gets steps done and parameters
   log_config: LogConfig = LogConfig()
@@ -120,6 +122,9 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
                             log=log)
       # At the end there is nothing to read, and the data may be too short to lay out again.
       batches = stage.batches(start) if start < end else iter(())
+    watch.begin(start, {
+      'work': stage.work_per_step, 'unit': stage.work_unit, 'flops': stage.flops_per_step,
+      'devices': stage.mesh.size, 'device': stage.mesh.devices.flat[0].device_kind})
     try:
       with processes.cooperative():
         state, last = _train(
@@ -132,6 +137,9 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
       skipped = int(state.guard.total)
       write_done(stage.directory, step=end, digest=params_digest(state.params),
                  identity=stage.identity, summary=last | {'skipped_updates': skipped})
+    watch.write()
+    if processes.is_first() and (found := read_goodput(stage.directory)):
+      log(f'[{stage.name}] {found.format()}')
     return state.params
   finally:
     store.close()
@@ -157,6 +165,9 @@ class _NoStore:
 
   def failed(self) -> bool:
     return False
+
+
+_UNTRACED = 3  # first steps that a trace leaves out
 
 
 def _train(
@@ -199,8 +210,12 @@ def _train(
   # Killed between a checkpoint and the evaluation that was due there.
   if start and (start == end or (start % config.eval_every == 0 and start not in writer.evaluated)):
     evaluate(start, state.params)
+  first = min(start + _UNTRACED, end - 1)
+  traced = range(first, min(first + stage.log_config.profile, end))
   with progress:
     for step in range(start, end):
+      if traced and step == traced.start:
+        jax.profiler.start_trace(str(stage.directory / 'tensorboard'))
       rate = np.float32(learning_rate(config, step))
       with watch.part('input'):
         batch = to_devices(next(batches), stage.mesh)
@@ -209,6 +224,10 @@ def _train(
           log(compile_step(stage.name, stage.step.lower(state, batch, rate), state))
       with watch.part('step'):
         state, metrics = stage.step(state, batch, rate)
+      if traced and step == traced[-1]:
+        jax.block_until_ready(state)
+        jax.profiler.stop_trace()
+        log(f'[{stage.name}] trace of {len(traced)} steps: {stage.directory / "tensorboard"}')
       interval.add(step, metrics)
       watch.step = done = step + 1
       if stage.after_step is not None:
@@ -217,6 +236,7 @@ def _train(
       if done % config.log_every == 0 or due_save:
         with watch.part('wait'):
           report(done, state)
+        watch.write()
       with watch.part('agree'):
         stopped = stop.here()
       # Neither a stop nor a second attempt to save ends an interval: the lines of the metrics are
@@ -224,6 +244,7 @@ def _train(
       if stopped and done < end:
         with watch.part('checkpoint'):
           store.finish(done, state, stage.identity, extra_state=extra_state_now())
+        watch.write()
         raise Preempted(f'[{stage.name}] interrupted: saved after step {done} of {config.steps}')
       if due_save or store.failed():
         with watch.part('checkpoint'):

@@ -6,6 +6,9 @@ background), `start` and `end`. A part hangs when it takes `log.hang_factor` tim
 at least `log.hang_seconds`. Its usual time is the longest of the last 100, without the first, in
 which programs are compiled and caches filled. A part that has no usual time yet may take
 `hang_factor * hang_seconds`, compilation any time.
+
+The times lie in `times.jsonl`, beside `metrics.jsonl`, whose bytes are those of any run: a line for
+each start of the stage, and lines of seconds by part, each up to a step. `goodput` adds them up.
 """
 
 import collections
@@ -16,9 +19,11 @@ import pathlib
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from fairjax import processes
 from fairjax.config import LogConfig
+from fairjax.files import json_line
 
 _LAST = 100  # durations from which the usual time is learned
 _WRITING_SEC = 10.0  # for the stacks: the disk may be what hangs
@@ -36,12 +41,13 @@ class Watch:
 
   Args:
     name: of the stage, in the line that says what hangs.
-    directory: gets the stacks, `hang-process-N.txt`; None: nothing is ended.
+    directory: gets `times.jsonl` and the stacks, `hang-process-N.txt`; None: nothing is written
+      and nothing ended.
     config: when a part hangs.
 
   Attributes:
     step: steps done; the loop sets it.
-    seconds: part -> seconds of the main thread, those since `take`.
+    seconds: part -> seconds of the main thread since the last line.
   """
 
   def __init__(self, name: str, directory: pathlib.Path | None, config: LogConfig):
@@ -50,7 +56,7 @@ class Watch:
     self._name, self._directory, self._config = name, directory, config
     self._usual: dict[str, collections.deque[float]] = {}
     self._open: set[_Open] = set()
-    self._left = threading.Event()
+    self._left, self._begun = threading.Event(), time.time()
     self._thread = threading.Thread(target=self._run, name='watch', daemon=True)
 
   def __enter__(self) -> 'Watch':
@@ -80,10 +86,23 @@ class Watch:
       else:
         self._usual[name] = collections.deque(maxlen=_LAST)
 
-  def take(self) -> dict[str, float]:
-    """The seconds of the parts since the last call."""
-    found, self.seconds = dict(self.seconds), collections.Counter()
-    return found
+  def begin(self, step: int, about: dict[str, Any]) -> None:
+    """Writes the line of a start after `step`, with what the rates need."""
+    self.step = step
+    self._write({'start': step, 'at': self._begun} | about)
+
+  def write(self) -> None:
+    """Writes the seconds since the last line."""
+    seconds, self.seconds = dict(self.seconds), collections.Counter()
+    self._write({'step': self.step, 'at': time.time(), 'seconds': seconds})
+
+  def _write(self, line: dict[str, Any]) -> None:
+    if self._directory is None or not processes.is_first():
+      return
+    with (self._directory / 'times.jsonl').open('a+b') as file:
+      if file.tell() and (file.seek(-1, os.SEEK_END), file.read())[1] != b'\n':
+        file.write(b'\n')  # after a line that a kill has torn
+      file.write(json_line(line))
 
   def limit(self, name: str) -> float:
     """Seconds after which a part hangs."""

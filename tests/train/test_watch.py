@@ -21,6 +21,7 @@ from test_curriculum import ArrayFeed, _curriculum, _train  # noqa: E402
 from fairjax import processes  # noqa: E402
 from fairjax.config import LogConfig  # noqa: E402
 from fairjax.train import checkpoints  # noqa: E402
+from fairjax.train.goodput import read_goodput  # noqa: E402
 from fairjax.train.watch import Watch  # noqa: E402
 
 QUICK = LogConfig(hang_factor=4.0, hang_seconds=4.0)
@@ -66,6 +67,9 @@ def test_what_hangs_ends_with_42_and_goes_on_to_the_same_bits(
   assert function in stacks and f'after step {step}' in stacks
   found, expected = _train(_curriculum(tmp_path / 'run'), 'lm'), straight
   assert found.digest == expected.digest
+  times, whole = read_goodput(found.directory), read_goodput(expected.directory)
+  assert (times.starts, times.steps, whole.starts, whole.steps) == (2, 7, 1, 7)
+  assert times.seconds['lost to restarts'] > 0 and 'lost to restarts' not in whole.seconds
   assert (found.directory / 'metrics.jsonl').read_bytes() == (
     expected.directory / 'metrics.jsonl').read_bytes()
 
@@ -79,7 +83,7 @@ def test_the_usual_time_is_the_longest_but_the_first(monkeypatch, tmp_path):
       clock[0] += seconds
     assert watch.limit('wait') == limit
   assert watch.limit('input') == 3000.0 and watch.limit('compile') == float('inf')
-  assert watch.take() == {'wait': 1072.0} and watch.take() == {}
+  assert watch.seconds == {'wait': 1072.0}
 
 
 def test_the_time_in_which_the_process_itself_was_stopped_does_not_count(monkeypatch, tmp_path):

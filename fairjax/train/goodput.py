@@ -1,0 +1,107 @@
+"""Where the time of a stage went, and its rates: sums over `times.jsonl` (see `watch`)."""
+
+import collections
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+from fairjax.files import read_json_lines
+from fairjax.progress import format_time
+
+KINDS = {'step': 'productive', 'wait': 'productive', 'agree': 'productive', 'compile': 'compiling',
+         'input': 'waiting for input', 'evaluate': 'evaluating',
+         'checkpoint': 'writing checkpoints', 'start': 'starting and ending',
+         'end': 'starting and ending'}
+"""Part of a stage -> what its time counts as."""
+
+LOST, STOPPED = 'lost to restarts', 'stopped'
+
+PEAK_FLOPS = {
+  'TPU v3': 61.5e12, 'TPU v4': 275e12, 'TPU v5 lite': 197e12, 'TPU v5': 459e12,
+  'TPU v6 lite': 918e12, 'NVIDIA A100': 312e12, 'NVIDIA H100': 989e12, 'NVIDIA H200': 989e12}
+"""bfloat16 FLOP/s of a device, dense, by the beginning of its name in JAX (data sheets)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Goodput:
+  """Times and rates of a stage over all its starts."""
+
+  seconds: Mapping[str, float]  # a value of KINDS, or LOST (steps done again, starts after the
+  # first) -> seconds
+  stopped: float  # between two starts, by the clock
+  starts: int
+  steps: int  # that count
+  steps_per_second: float  # in productive time and waiting for input
+  work_per_second: float
+  unit: str
+  utilisation: float | None  # of the devices' bfloat16 peak by the model's FLOPs
+
+  def format(self) -> str:
+    """One line: rates, then the time and its parts."""
+    total = sum(self.seconds.values())
+    mfu = '' if self.utilisation is None else f', {100 * self.utilisation:.1f} % of peak FLOP/s'
+    parts = [f'{name} {format_seconds(self.seconds[name])}' for name in self.seconds]
+    parts += [f'{STOPPED} {format_seconds(self.stopped)}'] * (self.starts > 1)
+    share = self.seconds.get('productive', 0.0) / total if total else 0.0
+    return (f'{self.steps_per_second:,.4g} steps/s, {self.work_per_second:,.0f} {self.unit}/s'
+            f'{mfu}; {100 * share:.0f} % of {format_seconds(total)} productive: '
+            + ', '.join(parts))
+
+
+def format_seconds(seconds: float) -> str:
+  """Seconds below two minutes, else hours, minutes and seconds.
+
+  >>> format_seconds(3.25), format_seconds(3661)
+  ('3.2 s', '1:01:01')
+  """
+  return f'{seconds:.1f} s' if seconds < 120 else format_time(seconds)
+
+
+def read_goodput(directory: pathlib.Path) -> Goodput | None:
+  """The times of a stage's folder; None if it has none. Damaged lines are left out."""
+  starts: list[tuple[dict, list[dict]]] = []
+  for line in read_json_lines(directory / 'times.jsonl').entries:
+    if 'start' in line:
+      starts.append((line, []))
+    elif starts:
+      starts[-1][1].append(line)
+  if not starts:
+    return None
+  seconds: collections.Counter[str] = collections.Counter()
+  stopped, done = 0.0, starts[0][0]['start']
+  for number, (head, lines) in enumerate(starts):
+    following = starts[number + 1][0] if number + 1 < len(starts) else None
+    last, again_from = head['start'], math.inf if following is None else following['start']
+    for line in lines:
+      kept = 1.0
+      if line['step'] > again_from:  # the share of its steps that were not done again
+        kept = max(0.0, again_from - last) / max(1, line['step'] - last)
+      for part, value in line['seconds'].items():
+        again = number > 0 and part in ('start', 'compile')
+        seconds[KINDS[part]] += 0.0 if again else kept * value
+        seconds[LOST] += value if again else (1 - kept) * value
+      last = line['step']
+    done = last
+    if following is not None:
+      stopped += max(0.0, following['at'] - (lines[-1] if lines else head)['at'])
+  head, steps = starts[-1][0], done - starts[0][0]['start']
+  busy = seconds['productive'] + seconds['waiting for input']
+  rate, peak = steps / busy if busy else 0.0, peak_flops(head['device'])
+  return Goodput(
+    seconds={name: value for name, value in sorted(seconds.items(), key=lambda x: -x[1])
+             if value or name == 'productive'},
+    stopped=stopped, starts=len(starts), steps=steps, steps_per_second=rate,
+    work_per_second=rate * head['work'], unit=head['unit'],
+    utilisation=rate * head['flops'] / (peak * head['devices'])
+    if peak and head['flops'] else None)
+
+
+def peak_flops(device_kind: str) -> float:
+  """bfloat16 FLOP/s of a device; 0 if they are not known.
+
+  >>> [peak_flops(kind) / 1e12 for kind in ('TPU v5 lite', 'NVIDIA H100 80GB HBM3', 'cpu')]
+  [197.0, 989.0, 0.0]
+  """
+  found = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
+  return PEAK_FLOPS[max(found, key=len)] if found else 0.0
