@@ -85,6 +85,7 @@ def parsed(*arguments):
   return model_flags.parse(sampler.make_parser(), arguments)
 
 
+@pytest.mark.weekly  # its step and its floor are those of `peers`
 def test_debias_step_with_the_parts_of_a_real_model(run):
   found = run('debias_step', *STEP, '--cutoffs=20', '--div_val=4', '--hidden_dropout=0.1',
               '--attention=shift', '--devices=1', '--steps=fused,stacked')
@@ -113,7 +114,8 @@ def test_attention(run):
   assert all(row['floor'].keys() == FLOOR for row in found['rows'])
 
 
-@pytest.mark.parametrize('work', ['train', 'evaluate', 'generate', 'gpt2'])
+@pytest.mark.parametrize('work', ['train', 'gpt2', *(
+  pytest.param(work, marks=pytest.mark.weekly) for work in ('evaluate', 'generate'))])
 def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
   sampling = work in ('generate', 'gpt2')
 

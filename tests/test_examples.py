@@ -215,6 +215,7 @@ def outcomes(tmp_path_factory, repository):
   found = {}
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(folder)
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     patch.setitem(sys.modules, 'clu.metric_writers', None)  # TensorBoard's, which needs TensorFlow
     fake_compiler(patch)
     fake_download(patch)

@@ -105,8 +105,9 @@ def _separate(segment_len):
 
 # Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
 @pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift', 'shape'), [
-  (16, 16, 8, False, (4, 2)), (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)),
-  (5, 19, 8, False, (2, 4)), (13, 7, 16, False, (4, 3)), (33, 40, 16, True, (8, 1))])
+  (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)), (13, 7, 16, False, (4, 3)),
+  *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
+    (16, 16, 8, False, (4, 2)), (5, 19, 8, False, (2, 4)), (33, 40, 16, True, (8, 1))))])
 def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel_shift, shape,
                                               monkeypatch):
   arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
@@ -140,7 +141,8 @@ def test_where_branches_go_along(kind, sizes, branches, alone, joint):
   assert kernel_runs_on(kind, **sizes, branches=branches) == joint
 
 
-@pytest.mark.parametrize('with_branches', [False, True])
+@pytest.mark.parametrize('with_branches', [
+  False, pytest.param(True, marks=pytest.mark.weekly)])
 def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(with_branches):
   if with_branches:
     exact, start, length = _arrays_with_branches(16, 16, (4, 2))
@@ -188,8 +190,10 @@ def test_what_the_kernel_cannot_do_is_refused(changes, words):
 RULES = (('rows', ('data', 'fsdp')), ('heads', 'model'))
 
 
-@pytest.mark.parametrize(('shape', 'split'), [((1, 2, 2), True), ((8, 1, 1), False)])
-@pytest.mark.parametrize('with_branches', [False, True])
+@pytest.mark.parametrize(('shape', 'split', 'with_branches'), [
+  ((1, 2, 2), True, True), ((8, 1, 1), False, False),
+  *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
+    ((1, 2, 2), True, False), ((8, 1, 1), False, True)))])
 def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branches):
   behind = 8 if with_branches else 0
   if with_branches:
@@ -221,7 +225,7 @@ def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branche
   assert (f'f32[1,1,{16 + behind},{H}]' in text) == split
 
 
-@pytest.mark.parametrize('joint', [False, True])
+@pytest.mark.parametrize('joint', [True, pytest.param(False, marks=pytest.mark.weekly)])
 def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint):
   calls = []
   for kernel in (fused_attention, attention_with_branches):

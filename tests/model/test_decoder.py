@@ -30,6 +30,17 @@ def published(request):
   return *golden_decoder(request.param), expected | {'tensors': tensors}
 
 
+def families(*quick):
+  """Gives a test every family, those that are not named every week."""
+  return pytest.mark.parametrize('published', [
+    pytest.param(name, marks=() if name in quick else pytest.mark.weekly) for name in FAMILIES],
+    indirect=True)
+
+
+# Caps and windows of scores, normed queries and keys, learned positions, biases.
+various = families('gemma2', 'gemma3', 'gpt2', 'qwen3')
+
+
 @pytest.fixture(scope='module')
 def branches():
   rng = np.random.default_rng(1)
@@ -73,6 +84,7 @@ def losses(model, params, tokens, branches, states):
   return model.mean_nll(params, hidden, tokens) + 10 * fairness
 
 
+@various
 def test_values_and_gradients_of_branches_equal_those_of_separate_passes(published, branches):
   model, params, expected = published
   tokens = jnp.asarray(expected['ids'])
@@ -100,6 +112,7 @@ def test_values_and_gradients_of_branches_equal_those_of_separate_passes(publish
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-12), found, wanted)
 
 
+@various
 def test_a_token_sees_itself_and_what_came_before(published):
   model, params, expected = published
   tokens = jnp.asarray(expected['ids'])[:1]
@@ -117,6 +130,7 @@ def test_a_token_sees_itself_and_what_came_before(published):
   assert not moves[8:].any()
 
 
+@various
 def test_cached_decoding_equals_whole_passes(published):
   model, params, _ = published
   rng = np.random.default_rng(2)
@@ -134,6 +148,7 @@ def test_cached_decoding_equals_whole_passes(published):
     np.testing.assert_allclose(found[a, r], wanted, rtol=0, atol=1e-12)
 
 
+@various
 def test_documents_and_long_branches_of_a_row_are_those_of_separate_passes(published):
   model, params, expected = published
   tokens, cut = jnp.asarray(expected['ids'])[:1], 8
@@ -172,13 +187,7 @@ def test_documents_and_long_branches_of_a_row_are_those_of_separate_passes(publi
     np.testing.assert_allclose(there[k, :1 + more], states[:1 + more], rtol=0, atol=1e-12)
 
 
-# Adapters of weights with and without biases, tied and not; the other families every week.
-adapted = pytest.mark.parametrize('published', [
-  pytest.param(name, marks=() if name in ('gemma2', 'gpt2', 'qwen2') else pytest.mark.weekly)
-  for name in FAMILIES], indirect=True)
-
-
-@adapted
+@families('gemma2', 'gpt2', 'qwen2')  # weights with and without biases, tied and not
 def test_adapters_begin_as_the_model_and_merge_into_it(published, branches):
   model, params, expected = published
   lora, tokens = LoraDecoder(model.config, 2), jnp.asarray(expected['ids'])
@@ -196,7 +205,7 @@ def test_adapters_begin_as_the_model_and_merge_into_it(published, branches):
   assert np.abs(found.hidden - before.hidden).max() > 0.01
 
 
-@adapted
+@families('gemma2', 'gpt2', 'qwen2')
 def test_the_gradient_of_adapters_is_that_of_finite_differences(published, branches):
   model, params, expected = published
   tokens = jnp.asarray(expected['ids'])

@@ -166,7 +166,8 @@ def test_files_of_others_are_not_written_over(data, tmp_path, capsys, change):
 
 
 @pytest.mark.parametrize(('name', 'said'), [
-  ('bert_classifier', 'pooler, a new classification layer of 2 classes'),
+  pytest.param('bert_classifier', 'pooler, a new classification layer of 2 classes',
+               marks=pytest.mark.weekly),
   ('albert_mlm', 'no pooler (a new one is made)')])
 def test_any_checkpoint_can_be_the_start(data, tmp_path, capsys, name, said):
   assert run('models', 'classifier', f'--data={data}/train.tsv', f'--output={tmp_path / "out"}',

@@ -52,6 +52,7 @@ def single(start, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.weekly  # the next but one: two processes, then one, train the model of one
 def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
   first, second = ends(start(tmp_path / 'mlm', 2, '--mesh.fsdp=2'))
   assert first[0] == second[0] == 0, (first, second)

@@ -129,7 +129,7 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
   assert 'without --distributed' in ''.join(capsys.readouterr())
 
 
-def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch):
+def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, no_figures):
   """One command trains, samples and measures all models, and continues nothing twice."""
   monkeypatch.chdir(repository)
   command = ['compare', 'mitigations', '--config=configs/mitigations.py',

@@ -54,12 +54,6 @@ def measures_of(bias, scorers=None, **kwargs):
                          permutations=30)
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-  """Leaves the figures out of tests that are about text."""
-  monkeypatch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-
-
 def make_rows():
   def ppl(nats):
     return Perplexity(nll=nats * 100, tokens=100, words=50, num_bytes=400).to_dict()

@@ -28,6 +28,13 @@ TINY = {
 BERT = 'bert:tests/golden/pretrained/bert_classifier'
 
 
+@pytest.fixture(scope='module', autouse=True)
+def no_figures():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+    yield
+
+
 @pytest.fixture(scope='module')
 def text(tmp_path_factory, repository):
   """Files of documents about countries and about occupations, and the config that reads them."""
@@ -45,7 +52,7 @@ def text(tmp_path_factory, repository):
 
 def arguments(verb, text, workdir, **changes):
   values = TINY | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [verb, f'--config={text}', f'--workdir={workdir}',
+  return [*verb.split(), f'--config={text}', f'--workdir={workdir}',
           *(f'--config.{name}={value}' for name, value in values.items())]
 
 
@@ -121,7 +128,7 @@ def test_going_back_and_forth_finds_everything_done(text, country, occupation, c
 def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, capsys):
   third = tmp_path / 'third'
   changes = {'step1_from': country, 'debias__variants': "('embedding:3',)"}
-  assert main(arguments('train', text, third, **changes)) == 0
+  assert main(arguments('step train', text, third, **changes)) == 0
   assert sorted(p.name for p in third.iterdir() if not p.name.startswith('.')) == [
     'config.json', 'debias']
   assert [p.name for p in (third / 'debias').iterdir()] == ['country-embedding-3']
@@ -133,7 +140,7 @@ def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, ca
       ({'seed': 3}, 'seed: 0 -> 3'), ({'lm__steps': 5}, 'lm.steps: 4 -> 5'),
       ({'step1_from': tmp_path / 'none'}, 'is no workdir of a run')):
     capsys.readouterr()
-    assert main(arguments('train', text, tmp_path / 'x', **(changes | wrong))) == 2
+    assert main(arguments('step train', text, tmp_path / 'x', **(changes | wrong))) == 2
     error = capsys.readouterr().err
     assert words in error and error.count('\n') == 1
     assert not (tmp_path / 'x').exists()

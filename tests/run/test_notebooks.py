@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -292,20 +291,9 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
   assert len(shown.of('image/png')) == 2
 
 
-@pytest.fixture(params=['trained', pytest.param('new', marks=pytest.mark.weekly)])
-def workdir(quickstart, tmp_path, request):
-  """A workdir with step 1 of the quickstart, which is that of the trade-off, or a new one."""
-  if request.param == 'trained':
-    shutil.copytree(quickstart.folder / 'fairjax-quickstart', tmp_path / 'run',
-                    ignore=shutil.ignore_patterns('generations', 'measures', 'scores', 'debias'))
-    config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-    config['config']['sample']['heldout_prefixes'] = False
-    (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
-  return tmp_path / 'run'
-
-
-def test_tradeoff_shows_the_curve_and_refuses_erasure(execute, workdir):
-  shown = execute('tradeoff', WORKDIR=str(workdir))
+@pytest.mark.weekly  # its functions: test_notebook.py; its refusal: test_selection.py
+def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
+  shown = execute('tradeoff')
   assert shown.noise == []
   rows = shown.table('model', 'PPL', 'KL')
   names = [f'embedding-{weight}' for weight in (1, 10, 1000)]

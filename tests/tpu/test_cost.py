@@ -29,7 +29,7 @@ def compiled(config, program='lm', devices=1):
   return lower_program(config, program, jax.devices()[:devices]).lowered.compile()
 
 
-@pytest.mark.parametrize('program', ['lm', 'debias'])
+@pytest.mark.parametrize('program', [pytest.param('lm', marks=pytest.mark.weekly), 'debias'])
 def test_every_layer_counts_as_in_the_unrolled_program(program):
   if program == 'lm' and jax.__version_info__ < (0, 8):
     pytest.skip('JAX 0.7 adds gradients of the size of all layers for each layer that it unrolls')
@@ -69,7 +69,7 @@ def test_what_shapes_say_of_splits_is_said_of_the_programs_arguments(monkeypatch
     cost.splits(dataclasses.replace(TINY, lm=TrainConfig(batch_size=12)), 'lm', where)
 
 
-@pytest.mark.parametrize('program', ['lm', 'debias'])
+@pytest.mark.parametrize('program', ['lm', pytest.param('debias', marks=pytest.mark.weekly)])
 def test_size_of_a_step_does_not_grow_with_depth(program):
   """Neither what JAX traces nor what XLA makes of it: compiling 48 layers is compiling one."""
   for remat in ('full', 'none'):

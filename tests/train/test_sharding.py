@@ -217,9 +217,10 @@ def _gathered(kind, model, mesh_config):
 
 
 @pytest.mark.parametrize(('kind', 'model', 'mesh'), [
-  pytest.param('lm', 'plain', {'fsdp': 4, 'model': 2}, marks=pytest.mark.weekly),
   ('debias', 'adaptive', {'fsdp': 4, 'model': 2}),
-  ('debias', 'plain', {'slices': 2, 'fsdp': 2, 'model': 2})])
+  *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
+    ('lm', 'plain', {'fsdp': 4, 'model': 2}),
+    ('debias', 'plain', {'slices': 2, 'fsdp': 2, 'model': 2})))])
 def test_nothing_but_parameters_is_gathered(kind, model, mesh):
   """No memory and no other array of the rows, embeddings among them."""
   gathered, parameters = _gathered(kind, model, MeshConfig(**mesh))
@@ -401,8 +402,8 @@ def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
 
 
 @pytest.mark.parametrize(('name', 'lora'), [
-  ('llama3', 0), ('gemma3', 2), *(pytest.param(*case, marks=pytest.mark.weekly)
-                                  for case in (('llama3', 2), ('gemma3', 0)))])
+  ('gemma3', 2), *(pytest.param(*case, marks=pytest.mark.weekly)
+                   for case in (('llama3', 0), ('llama3', 2), ('gemma3', 0)))])
 @jax.enable_x64()
 def test_eight_devices_step_a_published_decoder_as_one_does(name, lora):
   """Key heads and vocabulary, which the mesh does not divide, are whole."""
