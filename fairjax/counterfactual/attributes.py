@@ -120,8 +120,8 @@ class Attribute:
 
     A fraction of the combinations has that of all.
     """
-    values = ([factor.fingerprint for factor in self.crossed]
-              or [dataclasses.asdict(v) for v in self.values])
+    values: list[Any] = ([factor.fingerprint for factor in self.crossed]
+                         or [dataclasses.asdict(v) for v in self.values])
     content = {'name': self.name, 'values': values,
                'templates': [dataclasses.asdict(t) for t in self.templates],
                'template_subsets': dict(self.template_subsets)}

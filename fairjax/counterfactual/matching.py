@@ -24,6 +24,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form, written_forms
+from fairjax.errors import UserError
 from fairjax.vocabulary import Vocabulary, WordVocabulary, document_words
 
 _ASCII_WORD = re.compile(rb'[A-Za-z0-9]')

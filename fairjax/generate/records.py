@@ -174,29 +174,37 @@ class TemplateFinder:
   def __init__(self, attribute: Attribute):
     self._own = {(i, normal_form(template.fill(value).rstrip())): template.text
                  for i, value in enumerate(attribute.values) for template in attribute.templates}
-    self._values = [WordFinder({value.text, *value.tokens}, ignore_case=True)
-                    for value in attribute.values]
+    parts = ([[('value', value)] for value in attribute.values] if not attribute.crossed else
+             [[(factor.name, factor.values[i])
+               for factor, i in zip(attribute.crossed, levels, strict=True)]
+              for levels in attribute.levels])
+    self._values = [[(f'{{{name}}}', WordFinder({value.text, *value.tokens}, ignore_case=True))
+                     for name, value in of_value] for of_value in parts]
+    pronouns = [{word if name == 'value' else f'{word}_{name}': text for name, value in of_value
+                 for word, text in value.pronouns.items()} for of_value in parts]
     groups: list[set[str]] = []
-    for value in attribute.values:
+    for own in pronouns:
       names_of = collections.defaultdict(set)
-      for name, word in value.pronouns.items():
+      for name, word in own.items():
         names_of[word.lower()].add(name)
       for names in names_of.values():
         joined = names.union(*(group for group in groups if group & names))
         groups = [group for group in groups if not group & names] + [joined]
     places = {name: f"{{{'/'.join(sorted(group))}}}" for group in groups for name in group}
-    self._pronouns = [{word.lower(): places[name] for name, word in value.pronouns.items()}
-                      for value in attribute.values]
+    self._pronouns = [{word.lower(): places[name] for name, word in own.items()}
+                      for own in pronouns]
     self.find = functools.lru_cache(maxsize=1 << 16)(self._find)
 
   def _find(self, value: int, prefix: str) -> str | None:
     """The template of a prefix that holds a value; None where it does not hold it."""
     if (own := self._own.get((value, normal_form(prefix.rstrip())))) is not None:
       return own
-    text, count = self._values[value].replace(prefix.rstrip(), '{value}')
-    if not count:
-      return None
-    text = re.sub(r'\b([Aa])n?(?= \{value\})', r'{\1}', text)
+    text = prefix.rstrip()
+    for place, finder in self._values[value]:
+      text, count = finder.replace(text, place)
+      if not count:
+        return None
+      text = re.sub(rf'\b([Aa])n?(?= {re.escape(place)})', r'{\1}', text)
     words, parts, end = self._pronouns[value], [], 0
     for match in WordFinder(words, ignore_case=True).find(text) if words else ():
       parts += [text[end:match.start()], words[match[0].lower()]]

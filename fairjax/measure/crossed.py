@@ -159,7 +159,7 @@ class _Template:
     """`[count, S]` codes that changed places among combinations with the same value of `fixed`."""
     result = np.repeat(self._codes[None], count, axis=0)
     for level in np.unique(self._levels[:, fixed]):
-      places = np.flatnonzero(self._levels[self._combination, fixed] == level)
+      places: np.ndarray = np.flatnonzero(self._levels[self._combination, fixed] == level)
       if self._coupled:
         places = places.reshape(-1, self._sizes[0])
       result[:, places] = rng.permuted(result[:, places], axis=1)

@@ -9,7 +9,9 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 from fairjax.cli.main import main
-from fairjax.counterfactual import load_attribute
+from fairjax.counterfactual import TextMatcher, load_attribute
+from fairjax.errors import UserError
+from fairjax.generate import read_records
 from fairjax.measure import SampleScores
 from fairjax.measure.crossed import crossed_effects, measure_crossed
 
@@ -131,6 +133,24 @@ def wasserstein(row, axis, count):
       mixed += [np.concatenate(rows), np.concatenate([np.full(x.size, 1 / x.size) for x in rows])]
     found.append(wasserstein_distance(mixed[0], mixed[2], mixed[1], mixed[3]))
   return np.mean(found)
+
+
+def test_records_without_templates_find_theirs_and_texts_are_refused(tmp_path):
+  attribute = load_attribute('name*country')
+  rows = [{'value': v.text, 'prefix': f'{v.pronouns["name"]} moved to {v.pronouns["country"]} '
+           f'with {v.pronouns["their_name"]} friend and', 'continuation': 'so'}
+          for v in attribute.values]
+  found = {r['template'] for r in read_records(rows, attributes=[attribute])}
+  assert found == {'{name} moved to {country} with {their_name/them_name} friend and'}
+  with pytest.raises(UserError, match='crosses two'):
+    TextMatcher(attribute)
+  asked, answers = tmp_path / 'asked.csv', tmp_path / 'answers.jsonl'
+  asked.write_text('prompt,answer\n"I think Asia from Iran is a",cook\n"Iran is",big\n')
+  assert main(['records', 'convert', '--from=csv', f'--records={asked}',
+               '--map=prefix=prompt,continuation=answer', '--attribute=country*name',
+               f'--output={answers}']) == 0
+  (row,) = [json.loads(line) for line in answers.read_text().splitlines()]
+  assert (row['value'], row['continuation']) == ('Iran * Asia', 'cook')
 
 
 def test_fractions_are_balanced_and_keep_the_fingerprint():
