@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 INTERVAL_SEC = 10.0  # between two plain lines
 BAR_INTERVAL_SEC = 0.2  # between two updates of the bar
+LEAST_ETA_SEC = 5.0  # a shorter time left is not shown
 _open_bars: list['tqdm'] = []
 
 
@@ -100,8 +101,9 @@ class Progress:
       parts.append(f'{rate:,.0f} {self._unit}/s' if rate >= 10 else f'{rate:.2g} {self._unit}/s')
     if more:
       parts.append(more)
-    if rate and self._total is not None:
-      parts.append(f'ETA {format_time((self._total - self.done) / rate)}')
+    if rate and self._total is not None and (
+        left := (self._total - self.done) / rate) >= LEAST_ETA_SEC:
+      parts.append(f'ETA {format_time(left)}')
     return ', '.join(parts)
 
 

@@ -289,6 +289,7 @@ class SentencePieceVocabulary(Vocabulary):
   def _load(self, content):
     import sentencepiece
 
+    sentencepiece.set_min_log_level(2)  # it says that the normalisation is the identity
     p = sentencepiece.SentencePieceProcessor(model_proto=content)
     if any(p.get_score(i) * _STEPS % 1 for i in range(p.vocab_size())):
       content = round_scores(content)

@@ -221,8 +221,8 @@ def _measure_records(options: argparse.Namespace) -> None:
 
 
 _GROUPS = {
-  'individual_fairness': 'I.F. (H-05)', 'individual_fairness_cross_subgroup': 'I.F. across',
-  'individual_fairness_within_subgroup': 'I.F. within', 'group_fairness': 'G.F. (H-06)'}
+  'individual_fairness': 'I.F.', 'individual_fairness_cross_subgroup': 'I.F. across',
+  'individual_fairness_within_subgroup': 'I.F. within', 'group_fairness': 'G.F.'}
 
 
 def _format_measures(measures: Mapping[str, Any]) -> list[str]:
@@ -251,7 +251,7 @@ def _format_measures(measures: Mapping[str, Any]) -> list[str]:
       f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"
       for name, share in whole['pairs_below'].items())
     cells = whole['count'] * len(measures['templates'])
-    lines.append(f"{scorer:10s} pairs in templates: {below} (H-04); {whole['significant_pairs']} "
+    lines.append(f"{scorer:10s} pairs in templates: {below}; {whole['significant_pairs']} "
                  f"of {cells} differ after Holm's correction")
     if values.get('truncated_texts'):
       lines.append(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model "
@@ -269,7 +269,7 @@ def _format_measures(measures: Mapping[str, Any]) -> list[str]:
     lines.append(f'One scorer only{same}: its own bias is not separate from the model\'s; give a '
                  'second --scorer')
   share = measures['semantic_similarity_c']['conditioned']
-  lines.append(f"S.S.c (H-28) {100 * share['value']:.1f} %")
+  lines.append(f"S.S.c {100 * share['value']:.1f} %")
   return lines + _format_content(measures) + [f'note: {s}' for s in measures['notes']]
 
 
@@ -285,7 +285,7 @@ def _format_content(measures: Mapping[str, Any]) -> list[str]:
   lines, found = [], measures['semantic_similarity']
   if found is not None:
     lines.append(
-      f"S.S. (H-27) {100 * found['value']:.1f} % above {found['threshold']:.3g} "
+      f"S.S. {100 * found['value']:.1f} % above {found['threshold']:.3g} "
       f"({found['encoder']}; {found['threshold_source']}), n = {found['n']}; mean cosine "
       f"{found['mean_cosine']:.3f}, with the other values' prefixes "
       f"{found['mean_cosine_other_values']:.3f}")
@@ -294,17 +294,17 @@ def _format_content(measures: Mapping[str, Any]) -> list[str]:
                    'texts')
   words = measures['distinct_word_divergence']
   if words['value'] is None:
-    lines.append('Words (H-37): a value has no word at all: no divergence')
+    lines.append('Words: a value has no word at all: no divergence')
   else:
     lines.append(
-      f"Words (H-37) about the value: {format_estimate(words, unit='bits')}; expected by chance "
+      f"Words about the value: {format_estimate(words, unit='bits')}; expected by chance "
       f"{words['null_mean']:.4f}"
       + ('; words do not tell the values apart' if words['within_floor'] else ''))
   token = measures['next_token_divergence']
   if token is not None:
     lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "
                  f"{token['kl_largest']:.4f}), JS {token['js']:.4f}")
-  names = {'semantic_similarity': 'S.S. (H-27)', 'next_token_divergence': 'KL of the next token'}
+  names = {'semantic_similarity': 'S.S.', 'next_token_divergence': 'KL of the next token'}
   return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
 
 

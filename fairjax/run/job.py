@@ -29,6 +29,7 @@ from fairjax.files import (
   atomic_write,
   installed_versions,
   read_sealed_json,
+  require_file,
   write_sealed_json,
 )
 from fairjax.measure.content import content_options
@@ -372,6 +373,8 @@ class Job(Run):
   def measure(self) -> None:
     """Every metric of every model, into `measures/`."""
     from fairjax.run.next_token import model_divergence
+    for model, heldout in self.measured:  # before anything is prepared
+      require_file(self.generations_file(model, heldout=heldout), made_by='sample')
     _ = self._scorers, self._encoder
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
     if warning:

@@ -139,7 +139,7 @@ class Run:
   def metadata(self, model: Model) -> dict[str, Any]:
     """Identity of a trained model, the digest of its parameters and its name."""
     from fairjax.train import read_done
-    done = read_done(require_file(model.directory / 'DONE', made_by='train').parent)
+    done = read_done(require_file(model.directory / 'DONE', made_by='step train').parent)
     assert done is not None
     decoding = {'decoding': [model.method, model.weight]} if (
       model.method in DECODE_TIME_METHODS) else {}

@@ -83,8 +83,11 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
 
 def is_begun(workdir: pathlib.Path) -> bool:
   """Whether a run has made something here: a start that failed before that claims no folder."""
+  def shown(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [x for x in folder.iterdir() if not x.name.startswith('.')]
+
   return (workdir / 'config.json').is_file() and any(
-    x.name != 'config.json' and not x.name.startswith('.') for x in workdir.iterdir())
+    x.name != 'config.json' and (not x.is_dir() or shown(x)) for x in shown(workdir))
 
 
 def data_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
@@ -178,11 +181,11 @@ def open_workdir(
       log(f'{workdir} goes on with {"; ".join(changed)}')
     if not {c.partition(':')[0] for c in changed} <= set(MACHINE_FIELDS):
       (workdir / 'DONE').unlink(missing_ok=True)
-  elif workdir.is_dir():
+  elif workdir.is_dir() and not path.exists():
     # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
     # the remains of an interrupted first start.
     found = sorted(x.name for x in workdir.iterdir() if not x.name.startswith('.'))
-    if found and found != ['config.json']:
+    if found:
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
@@ -347,7 +350,7 @@ def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
     done.unlink()
     return False
   log(f'{workdir} is finished, its {len(files)} files are as the run left them: nothing to do. '
-      f'Report: {workdir / REPORT / "report.md"}')
+      f'Report: {workdir / REPORT / "index.html"}')
   return True
 
 

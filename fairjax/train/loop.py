@@ -22,7 +22,7 @@ from fairjax.config import LogConfig, TrainConfig
 from fairjax.errors import Damaged, Fault, Preempted
 from fairjax.files import write_json
 from fairjax.processes import StopSignal
-from fairjax.progress import Progress, format_time
+from fairjax.progress import LEAST_ETA_SEC, Progress, format_time
 from fairjax.train.checkpoints import (
   CheckpointStore,
   Identity,
@@ -308,7 +308,6 @@ class _Skips:
       'smaller clip_norm helps, in another --workdir')
 
 
-_LEAST_ETA_SEC = 5.0
 _WIDTH = 120
 
 
@@ -330,7 +329,7 @@ class _Throughput:
       rate, unit = self._stage.work_per_step / seconds, self._stage.work_unit
       text = (f'  {rate / 1000:,.0f}k' if rate >= 10000 else f'  {rate:,.0f}'
               ) + f" {'tok' if unit == 'tokens' else unit}/s"
-      if left >= _LEAST_ETA_SEC:
+      if left >= LEAST_ETA_SEC:
         text += f'  ETA {format_time(left)}'
     self._step, self._time = step, now
     line = (f'[{self._stage.name}] step {step}/{self._stage.config.steps}  '

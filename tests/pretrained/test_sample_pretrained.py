@@ -151,7 +151,7 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   assert 'generated otherwise' in capsys.readouterr().err
   assert cli.main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20']) == 0
-  assert 'I.F. (H-05)' in capsys.readouterr().out
+  assert 'I.F. ' in capsys.readouterr().out
   # Its rewordings are an arm of the records.
   attribute.write_text(ATTRIBUTE + '''rewordings:
   - ['A {value} is', 'This {value} is', 'That {value} is']

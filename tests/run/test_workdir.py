@@ -61,6 +61,10 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   claimed(tmp_path, dataclasses.replace(CONFIG, seed=5))  # made nothing, so it claims nothing
   claimed(tmp_path)
   (tmp_path / 'data').mkdir()
+  (tmp_path / 'data' / '.lock').touch()  # of a preparation that failed at once
+  claimed(tmp_path, dataclasses.replace(CONFIG, seed=5))
+  claimed(tmp_path)
+  (tmp_path / 'data' / 'vocabulary').mkdir()
   before = (tmp_path / 'config.json').read_bytes()
   with pytest.raises(UserError, match='seed: 0 -> 3'):
     claimed(tmp_path, dataclasses.replace(CONFIG, seed=3))
