@@ -11,7 +11,7 @@
 #
 # On Dataflow the workers must see DATA and the corpus' files under the same paths (a shared disk or
 # a container image), and need FAIRJAX_CACHE_DATA in their environment (a container image again):
-# the readers open local files. A single machine needs no Beam: fairjax step data --seqio_cache=CACHE.
+# the readers open local files. A single machine needs no Beam: fairjax step data --seqio-cache=CACHE.
 #
 # The environment is $FAIRJAX_BEAM_VENV (default: .venv-beam beside this folder); it is made at the
 # first call. It cannot be the one that trains: Beam needs protobuf below 7, SentencePiece above

@@ -160,7 +160,7 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
                      'BERT and ALBERT, frozen for others')
   tasks.add_argument('--epochs', type=not_negative, default=0,
                      help='default: 3, or 10 of a frozen model')
-  tasks.add_argument('--learning_rate', type=between(0, 1, ends='[)'), default=0.0,
+  tasks.add_argument('--learning-rate', type=between(0, 1, ends='[)'), default=0.0,
                      help='default: 2e-5, or 1e-3 of a frozen model; small models need more')
 
 
@@ -217,12 +217,12 @@ def _finetune_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--freeze', default='none', metavar='WORDS',
                       help='comma-separated: none, embedding, a number of layers, all')
   parser.add_argument('--points', type=not_negative, default=6, help='of each curve; 0: ends only')
-  parser.add_argument('--curve_templates', type=not_negative, default=40,
+  parser.add_argument('--curve-templates', type=not_negative, default=40,
                       help='sentences compared at points of a curve; 0: all')
   add_shared(parser, 'seed', help='of the first restart')
   add_shared(parser, 'restarts')
   parser.add_argument('--epochs', type=positive, default=3)
-  parser.add_argument('--batch_size', type=positive, default=32)
+  parser.add_argument('--batch-size', type=positive, default=32)
 
 
 def _relearn_options(parser: argparse.ArgumentParser) -> None:
@@ -241,7 +241,7 @@ def _relearn_options(parser: argparse.ArgumentParser) -> None:
 def _add_resilience_options(parser: argparse.ArgumentParser, rate: str) -> None:
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='folder of results and figures; the same command continues it')
-  parser.add_argument('--learning_rate', type=between(0, 1), help=rate)
+  parser.add_argument('--learning-rate', type=between(0, 1), help=rate)
   add_shared(parser, 'json')
 
 

@@ -33,7 +33,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--pairs', action='append', nargs='+', default=[], metavar='VALUE',
                       help='for human I.F.: two values and, if wanted, the label of a template: '
                       '--pairs designer accountant 9; repeat for several')
-  parser.add_argument('--per_prefix', type=int, default=50, metavar='N',
+  parser.add_argument('--per-prefix', type=int, default=50, metavar='N',
                       help='continuations of each prefix with --pairs (default: 50)')
   add_shared(parser, 'independent')
   parser.add_argument('--text', choices=('continuation', 'prefix+continuation'),
@@ -58,7 +58,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
                       help='recorded score compared with human relevance, beside S.S.c; repeat')
   add_shared(parser, 'encoder', help='S.S.: cosine of prefix and continuation compared with human '
              'relevance (H-39): minilm | minilm:DIR | use:DIR')
-  parser.add_argument('--min_raters', type=positive, default=1, metavar='K',
+  parser.add_argument('--min-raters', type=positive, default=1, metavar='K',
                       help='leave out items with fewer labels (counted; default: 1)')
   parser.add_argument('--resamples', type=positive, default=2000, help='of the bootstrap')
   add_shared(parser, 'permutations', default=2000, help='of human I.F.')

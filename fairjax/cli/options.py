@@ -181,7 +181,7 @@ def add_fields(group: argparse._ActionsContainer, of: type, *names: str, prefix:
       kind = ({'action': 'store_const', 'const': True} if field.type is bool else
               {'type': _type_of(field), 'choices': field.metadata.get('choices') or None})
       group.add_argument(
-        f'--{prefix}{field.name}', dest=f'{prefix}{field.name}'.replace('.', '_'),
+        f'--{prefix}{field.name}'.replace('_', '-'), dest=f'{prefix}{field.name}'.replace('.', '_'),
         default=defaults.get(field.name, field.default),
         help=field_docs(of)[field.name].replace('%', '%%'), **kind)
 

@@ -31,7 +31,7 @@ _SHARE = between(0, 1, ends='[)')
 def _add_integers(group: argparse._ActionsContainer, *options: tuple[str, int, str]) -> None:
   """Adds options of positive numbers: name, default, help."""
   for name, default, words in options:
-    group.add_argument(f'--{name}', type=positive, default=default, help=words)
+    group.add_argument(f"--{name.replace('_', '-')}", type=positive, default=default, help=words)
 
 
 def _add_sizes(group: argparse._ActionsContainer) -> None:
@@ -67,11 +67,11 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
   data.add_argument('--data', metavar='FILE', nargs='+', required=True, help='files or patterns')
   data.add_argument('--valid', metavar='FILE', nargs='+', help='default: 2 %% of the documents')
   data.add_argument('--layout', choices=FILE_SOURCES, default='lines', help='what a document is; '
-                    'lines: a line; jsonl, csv, parquet: the field --text_field of a row')
-  data.add_argument('--text_field', default='text', metavar='NAME', help='see --layout')
+                    'lines: a line; jsonl, csv, parquet: the field --text-field of a row')
+  data.add_argument('--text-field', default='text', metavar='NAME', help='see --layout')
   data.add_argument('--rows', choices=('packed', 'sentence'), default='packed',
                     help='as many sentences in a row as fit, or one')
-  data.add_argument('--max_length', type=at_least(8), default=128, help='pieces of a row')
+  data.add_argument('--max-length', type=at_least(8), default=128, help='pieces of a row')
   data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
   add_shared(data, *SWAP)
   parser.set_defaults(name_gender='flip')
@@ -83,20 +83,20 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
   model.add_argument('--kind', choices=('bert', 'albert'), default='bert', help='of a new model')
   _add_sizes(model)
   _add_integers(model, ('vocab_size', 8000, 'word pieces of a new model'))
-  model.add_argument('--embedding_dim', type=not_negative, default=0,
+  model.add_argument('--embedding-dim', type=not_negative, default=0,
                      help='of a new ALBERT; 0: at most 128')
-  model.add_argument('--hidden_dropout', type=_SHARE, help='default: of the checkpoint, or 0.1 '
+  model.add_argument('--hidden-dropout', type=_SHARE, help='default: of the checkpoint, or 0.1 '
                      '(ALBERT: 0)')
-  model.add_argument('--attention_dropout', type=_SHARE, help='likewise')
+  model.add_argument('--attention-dropout', type=_SHARE, help='likewise')
   model.add_argument('--freeze', default='none', metavar='none|embedding|K|all',
                      help='what does not move; K: embedding and the first K layers')
   fit = parser.add_argument_group('optimisation')
   add_fields(fit, TrainConfig, 'eval_every', 'checkpoint_every', steps=2000, batch_size=64,
              weight_decay=0.01, log_every=100)
-  fit.add_argument('--learning_rate', type=_RATE, help='default 1e-3, with --init 5e-5')
-  fit.add_argument('--warmup_steps', type=not_negative, help='default: a tenth of the steps')
-  fit.add_argument('--mask_share', type=_RATE, default=0.15)
-  fit.add_argument('--whole_words', action='store_true', help='mask words whole')
+  fit.add_argument('--learning-rate', type=_RATE, help='default 1e-3, with --init 5e-5')
+  fit.add_argument('--warmup-steps', type=not_negative, help='default: a tenth of the steps')
+  fit.add_argument('--mask-share', type=_RATE, default=0.15)
+  fit.add_argument('--whole-words', action='store_true', help='mask words whole')
   devices = parser.add_argument_group('devices')
   add_shared(devices, 'distributed')
   add_fields(devices, MeshConfig, 'slices', 'data', 'fsdp', 'model', prefix='mesh.')
@@ -152,10 +152,10 @@ def _check_train(options: argparse.Namespace) -> None:
   if not options.mesh_data:
     raise UserError('--mesh.data=0 is no number of parts')
   if (options.warmup_steps or 0) > options.steps:
-    raise UserError(f'--warmup_steps={options.warmup_steps} is not between 0 and '
+    raise UserError(f'--warmup-steps={options.warmup_steps} is not between 0 and '
                     f'--steps={options.steps}')
   if options.embedding_dim and options.kind != 'albert':
-    raise UserError('--embedding_dim belongs to --kind=albert')
+    raise UserError('--embedding-dim belongs to --kind=albert')
   if not options.cda and (options.pairs or options.names):
     raise UserError('--pairs and --names belong to --cda=one or --cda=two')
 
@@ -211,12 +211,12 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
                       'small new BERT with its own vocabulary')
   parser.add_argument('--phrases', action='store_true', help='of trees, learn every phrase')
   parser.add_argument('--epochs', type=positive, help='default 8, with --init 3')
-  parser.add_argument('--learning_rate', type=_RATE, help='default 5e-4, with --init 3e-5')
+  parser.add_argument('--learning-rate', type=_RATE, help='default 5e-4, with --init 3e-5')
   _add_integers(parser, ('batch_size', 32, 'texts'))
   _add_sizes(parser)
-  parser.add_argument('--vocab_size', type=at_least(6), default=8000,
+  parser.add_argument('--vocab-size', type=at_least(6), default=8000,
                       help='word pieces of a new BERT')
-  parser.add_argument('--max_length', type=at_least(3), default=128,
+  parser.add_argument('--max-length', type=at_least(3), default=128,
                       help='tokens that a new BERT reads')
 
 
@@ -286,7 +286,7 @@ COMMANDS = {
   'models masked-lm': Command(
     _train_options, _train, 'train a BERT or ALBERT on masked words, with CDA or dropout',
     'fairjax models masked-lm --data=corpus/train.txt --valid=corpus/valid.txt --rows=sentence '
-    '--max_length=32 --steps=1500 --workdir=runs/mlm'),
+    '--max-length=32 --steps=1500 --workdir=runs/mlm'),
   'models classifier': Command(
     _fit_options, _fit_classifier, 'train a sentiment classifier, a scorer (bert:DIR)',
     'fairjax models classifier --data=train.tsv --dev=dev.tsv --output=runs/sst'),

@@ -170,7 +170,7 @@ def _compile(options: argparse.Namespace) -> None:
 
 
 _EXAMPLE = (
-  'fairjax tpu run --tpu=v3-128 --zone=europe-west4-a --dry_run -- run '
+  'fairjax tpu run --tpu=v3-128 --zone=europe-west4-a --dry-run -- run '
   '--config=configs/wmt19.py:train=gs://my-bucket/news.gz --workdir=gs://my-bucket/wmt19')
 
 
@@ -189,7 +189,7 @@ def _launch_options(action: str, parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--tpu', metavar='TYPE', required=True,
                         help='v3-128, v5litepod-16, v6e-256')
   parser.add_argument('--zone', required=True, help='e.g. us-east5-b')
-  parser.add_argument('--dry_run', action='store_true', help='print what would run, run nothing')
+  parser.add_argument('--dry-run', action='store_true', help='print what would run, run nothing')
   add_fields(parser, LaunchSpec, 'project')
   if not named:
     parser.set_defaults(tpu='v4-8', topology='', slices=1)  # any: they do not use it

@@ -61,7 +61,7 @@ def _score(options: argparse.Namespace) -> None:
 
 def _data_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
-  parser.add_argument('--seqio_cache', metavar='DIR', help="also write seqio's offline cache")
+  parser.add_argument('--seqio-cache', metavar='DIR', help="also write seqio's offline cache")
 
 
 def _data(options: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def _data(options: argparse.Namespace) -> None:
 def _check_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'config', help='checks its documents')
   add_shared(parser, 'workdir', help='checks its token stores')
-  parser.add_argument('--seqio_cache', metavar='DIR', help="checks seqio's offline cache")
+  parser.add_argument('--seqio-cache', metavar='DIR', help="checks seqio's offline cache")
   add_shared(parser, 'json')
 
 
@@ -85,7 +85,7 @@ def _check_data(options: argparse.Namespace) -> int:
   """Prints what is wrong with documents, stores and cache; returns 2 if anything is, else 0."""
   if not (options.config or options.workdir or options.seqio_cache):
     raise UserError('step check-data needs --config=FILE (the documents), --workdir=DIR (the '
-                    'prepared data) or --seqio_cache=DIR')
+                    'prepared data) or --seqio-cache=DIR')
   from fairjax.data.data_check import check_cache, check_prepared, check_sources
   parts = {}
   if options.config:

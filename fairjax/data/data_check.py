@@ -124,9 +124,9 @@ def check_cache(directory: str | os.PathLike) -> Findings:
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
     findings.problems.append(f'{directory} holds no cache (no info.train.json): run fairjax step '
-                             '--seqio_cache')
+                             'data --seqio-cache')
   for folder in folders:
-    again = f'delete {folder} and run fairjax step data --seqio_cache again'
+    again = f'delete {folder} and run fairjax step data --seqio-cache again'
     if not (folder / 'COMPLETED').is_file():
       findings.problems.append(f'{folder} is not complete (no COMPLETED): {again}')
     own = folder / 'fairjax.json'

@@ -273,7 +273,7 @@ class _Run:
       for rows in (train, valid))
     if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
       raise UserError('the validation text is so short that nothing of it is masked: give more '
-                      'text with --valid, or a larger --mask_share')
+                      'text with --valid, or a larger --mask-share')
     self._tokens = int(train.size / len(train) * self._config.batch_size)
     moves = None
     if settings.freeze != 'none':
@@ -336,12 +336,12 @@ def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> Non
   check_mesh(start.params, start.arch, mesh)
   if longest > start.arch.max_positions:
     raise UserError(f'rows of {longest} tokens, but the model reads {start.arch.max_positions}: '
-                    f'give --max_length={start.arch.max_positions}')
+                    f'give --max-length={start.arch.max_positions}')
   devices = int(np.prod([mesh.shape[axis] for axis in ROWS]))
   size = settings.train.batch_size
   if size % devices:
-    raise UserError(f'--batch_size={size} is not divisible by the {devices} devices that share the '
-                    f'rows: use --batch_size={max(devices, size // devices * devices)}')
+    raise UserError(f'--batch-size={size} is not divisible by the {devices} devices that share the '
+                    f'rows: use --batch-size={max(devices, size // devices * devices)}')
 
 
 # A first look at what a masked language model learned: P(she) beside each profession.
@@ -383,7 +383,7 @@ def female_shares(model: Pretrained, professions: Sequence[str]) -> np.ndarray:
   longest = max(map(len, rows))
   if longest > model.max_length:
     raise UserError(f'{model.directory} reads {model.max_length} tokens, a sentence about a '
-                    f'profession has {longest}: train with a larger --max_length')
+                    f'profession has {longest}: train with a larger --max-length')
 
   def logits(params, ids, mask, packing):
     places = (ids == special.mask).argmax(1)[:, None]

@@ -56,7 +56,7 @@ def train_on_text(
   start = with_dropout(start, hidden=hidden_dropout, attention=attention_dropout)
   special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where=init or 'the new model')
   if settings.whole_words and not tells_words_apart(start.tokenizer):
-    raise UserError(f'{init}: its tokenizer does not tell words apart: leave --whole_words out')
+    raise UserError(f'{init}: its tokenizer does not tell words apart: leave --whole-words out')
   survey, laid_out = prepared.survey, []
   for split, what, purpose, apart in (
       ('train', 'training', 'learn', survey.train),  # begins a row

@@ -275,4 +275,4 @@ def _check(settings: Relearning, name: str) -> None:
                     'least')
   rate = settings.learning_rate
   if rate is not None and not 0 < rate < 1:
-    raise UserError(f'--learning_rate={rate} must lie in (0, 1)')
+    raise UserError(f'--learning-rate={rate} must lie in (0, 1)')

@@ -98,7 +98,7 @@ def test_what_everybody_types_first(capsys):
 def test_completion_knows_verbs_and_options(capsys):
   assert cli.main(['completion', 'bash']) == 0
   script = capsys.readouterr().out
-  assert all(word in script for word in (*cli.VERBS, '--permutations', '--dry_run'))
+  assert all(word in script for word in (*cli.VERBS, '--permutations', '--dry-run'))
   subprocess.run(['bash', '-n'], input=script, text=True, check=True)
 
 

@@ -166,7 +166,7 @@ def test_the_cache_is_checked(tmp_path, capsys):
   train[0].write_bytes(b'')
   assert check_cache(tmp_path / 'cache').problems == [
     f'{folder}: train holds 16 examples instead of 40: delete {folder} and run fairjax step data '
-    '--seqio_cache again']
+    '--seqio-cache again']
   assert json.loads((folder / 'stats.train.json').read_text())['examples'] == 40
   shutil.rmtree(folder)
   assert 'holds no cache' in check_cache(tmp_path / 'cache').problems[0]

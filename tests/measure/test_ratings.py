@@ -330,7 +330,7 @@ def test_an_item_of_the_other_task_is_unknown_and_no_label_is_nothing(tmp_path, 
   (('--scorer', 'vader', '--scorer', 'vader'), 'scorer vader is named twice'),
   (('--scorer', 'recorded:none'), "no score 'none'"),
   (('--similarity', 'none'), "score 'none' is None, not a number"),
-  (('--min_raters', '0'), '--min_raters'),
+  (('--min_raters', '0'), '--min-raters'),
   (('--permutations', '0'), '--permutations'),
 ])
 def test_bad_options_are_named(tmp_path, returned, capsys, more, words):

@@ -73,7 +73,7 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
 
 def test_a_run_from_before_the_field_of_one_mood_goes_on(tmp_path):
   claimed(tmp_path)
-  (tmp_path / 'data').mkdir()
+  (tmp_path / 'data' / 'vocabulary').mkdir(parents=True)
   saved = json.loads((tmp_path / 'config.json').read_text())
   del saved['config']['data']['planted_one_mood']
   (tmp_path / 'config.json').write_text(json.dumps(saved))
@@ -124,13 +124,13 @@ def test_a_file_is_no_folder(tmp_path):
 # Sizes that the devices do not divide are refused before anything is prepared or written.
 
 
-@pytest.mark.parametrize('verb', ['train', 'run'])
+@pytest.mark.parametrize('verb', ['step train', 'run'])
 def test_everything_is_named_at_once_and_the_workdir_stays_free(
     verb, tmp_path, capsys, monkeypatch, repository):
   monkeypatch.chdir(repository)
   fields = {'lm.batch_size': 20, 'debias.batch_size': 12, 'debias.grad_accum_steps': 2,
             'mesh.fsdp': 2, 'mesh.model': 2, 'model.num_heads': 3}
-  assert main([verb, '--config=configs/quickstart.py', f'--workdir={tmp_path}/run',
+  assert main([*verb.split(), '--config=configs/quickstart.py', f'--workdir={tmp_path}/run',
                *(f'--config.{name}={value}' for name, value in fields.items())]) == 2
   error = capsys.readouterr().err
   assert error.count('\n') == 1 and 'lm.batch_size=20' not in error  # four devices share rows
@@ -271,7 +271,7 @@ def test_an_untouched_workdir_is_finished_and_left_alone(finished):
   lines, before = [], (finished / 'DONE').read_bytes()
   assert is_finished(finished, lines.append)
   assert lines == [f'{finished} is finished, its {len(FILES) - len(NOT_KEPT)} files are as '
-                   f'the run left them: nothing to do. Report: {finished}/report/report.md']
+                   f'the run left them: nothing to do. Report: {finished}/report/index.html']
   assert (finished / 'DONE').read_bytes() == before
 
 

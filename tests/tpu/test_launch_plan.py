@@ -44,7 +44,7 @@ FULL = spec(
 # Golden plans: one slice and several.
 
 DOCS = ROOT / 'docs' / 'launch.md'
-BLOCK = re.compile(r'^```console\n\$ (fairjax tpu .*?--dry_run.*?)\n(?=#|gcloud)(.*?)^```$',
+BLOCK = re.compile(r'^```console\n\$ (fairjax tpu .*?--dry-run.*?)\n(?=#|gcloud)(.*?)^```$',
                    re.M | re.S)
 
 
@@ -191,7 +191,7 @@ def test_the_template_of_skypilot_runs_the_command_of_the_plan():
 
 @pytest.mark.parametrize(('more', 'named'), [
   ({'name': 'a' * 41}, 'at most 40'), ({'name': '-x; id'}, '--name='),
-  ({'zone': 'us-west4-a; id'}, '--zone='), ({'valid_until': '6'}, '--valid_until='),
+  ({'zone': 'us-west4-a; id'}, '--zone='), ({'valid_until': '6'}, '--valid-until='),
   ({'labels': (('managed-by', 'me'),)}, '--label=managed-by'),
   ({'env': (('HF_TOKEN', 'x'),)}, '--secret=HF_TOKEN'), ({'env': (('A B', 'x'),)}, '--env='),
   ({'secrets': ('A=B',)}, '--secret=A=...'), ({'slices': 0}, '--slices'),

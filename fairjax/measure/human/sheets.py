@@ -259,7 +259,7 @@ def draw_pairs(
   def draw(available, words):
     if len(available) < per_prefix:
       raise UserError(f'{words.format(len(available))}, but {per_prefix} are wanted: sample more, '
-                      'or lower --per_prefix')
+                      'or lower --per-prefix')
     return rng.choice(available, per_prefix, replace=False).tolist()
 
   for (_, template), group in by_template.items():

@@ -100,7 +100,7 @@ def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
   for option, value, pattern, example in (
       ('--name', spec.job, NAME, 'at most 40 of a-z, 0-9 and -, a letter first: my-run'),
       ('--zone', spec.zone, ZONE, 'like us-east5-b'),
-      ('--valid_until', spec.valid_until, DURATION, 'like 6h or 1d12h')):
+      ('--valid-until', spec.valid_until, DURATION, 'like 6h or 1d12h')):
     if not pattern.fullmatch(value):
       faults.append(f"{option}='{value}' must be {example}")
   for key, value in spec.labels:
@@ -124,7 +124,7 @@ def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
   if spec.spot and spec.reserved:
     faults.append('--spot and --reserved exclude each other')
   if spec.internal_ip and spec.iap:
-    faults.append('--internal_ip and --iap are two ways to reach the workers: choose one')
+    faults.append('--internal-ip and --iap are two ways to reach the workers: choose one')
   if spec.restarts < 0 or spec.recreate < 0:
     faults.append('--restarts and --recreate must be at least 0')
   if verb == 'run':
