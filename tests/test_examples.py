@@ -40,7 +40,8 @@ def words_of(fields):
 
 RUN = words_of(TINY_RUN | {
   'debias.variants': "('embedding:10',)", 'debias.extended_baseline': False,
-  'sample.heldout_prefixes': False, 'measure.scorers': "('vader',)", 'data.reader': 'numpy'})
+  'sample.heldout_prefixes': False,
+  'measure.scorers': "('vader',)", 'measure.encoder': '', 'data.reader': 'numpy'})
 # `step train --stage=lm` ends there; the models of a run are sampled when all are trained.
 LM = [*RUN, '--config.until=lm']
 
@@ -70,7 +71,7 @@ MORE: dict[str, list[str]] = {
   'compare gate': ['--permutations=20'],
   'completion': [],
   'records convert': [],
-  'records plan': [],
+  'records plan': ['--effect=0.1'],
   'human export': [],
   'scorers audit': [],
   'gender cda': [],

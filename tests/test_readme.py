@@ -68,7 +68,7 @@ MORE = {
   'models import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'models export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
-  'records plan': [],
+  'records plan': ['--effect=0.1'],
   'compare gate': [],
   'report --records': ['--permutations=20'],
   'compare reports': [],

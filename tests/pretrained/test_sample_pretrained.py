@@ -340,7 +340,7 @@ def test_a_next_token_of_other_records_or_another_model_is_refused(
   refused('other values or templates of town', of=changed)
 
 
-@pytest.mark.parametrize('coupled', [True, False])
+@pytest.mark.parametrize('coupled', [True, pytest.param(False, marks=pytest.mark.weekly)])
 def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy, coupled):
   size = vocab_size('gpt2')
   model = load_pretrained(copy('gpt2', padded(size), vocab_size=size + MORE), 'lm')

@@ -143,7 +143,8 @@ class DelayedStop(StopSignal):
 
 @pytest.mark.tf
 @pytest.mark.parametrize('stage', ['lm', 'sentiment', 'debias'])
-@pytest.mark.parametrize(('after', 'logged'), [(2, 2), (5, 4)])  # 5: within an interval
+@pytest.mark.parametrize(('after', 'logged'), [
+  pytest.param(2, 2, marks=pytest.mark.weekly), (5, 4)])  # 5: within an interval
 def test_interrupted_run_continues_bit_for_bit(tmp_path, uninterrupted, stage, after, logged):
   stop, prefix = DelayedStop(), 'debias/' if stage == 'debias' else stage
   for earlier in list(STAGES)[:list(STAGES).index(stage)]:
