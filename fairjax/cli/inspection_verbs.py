@@ -62,10 +62,33 @@ LARGE_PAGES = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
 def _add_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--workdir', metavar='DIR',
                       help='also try to write there, and show where the time of its stages went')
+  parser.add_argument('--kernel', action='store_true',
+                      help='also compare the attention kernel with blocks on this device, in the '
+                      'sizes of the run in --workdir')
   parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
   parser.add_argument('--pretrained', metavar='MODEL',
                       help='also rate a published decoder (folder, GGUF file or hf:ORG/NAME) on a '
                       'short text: a wrong conversion gives fluent nonsense and no error')
+
+
+def kernel_state(workdir: str | None) -> tuple[list[tuple[str, str]], str]:
+  """The comparison of the attention kernel with `blocks`, in a run's sizes, and what is wrong."""
+  import jax
+
+  from fairjax.config import Config, ModelConfig
+  from fairjax.config_io import from_dict, read_config_json
+  from fairjax.model.kernel_check import kernel_fault
+  from fairjax.run.kernel_verdict import kernel_branches, verdict_key
+  if jax.default_backend() == 'cpu':
+    return [('kernel', 'not for cpu')], ''
+  config = Config(model=ModelConfig(segment_len=512, memory_len=512))
+  if workdir and (saved := pathlib.Path(workdir) / 'config.json').is_file():
+    config = from_dict(read_config_json(saved))
+  branches = kernel_branches(config)
+  key = verdict_key(config.model, branches, jax.local_devices()[0].device_kind)
+  fault = kernel_fault(config.model, branches)
+  return [('kernel', f'{key}: {"not " if fault else ""}as blocks')], fault and (
+    f'the attention kernel cannot be used here: {fault}; runs take model.attention=blocks')
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -95,6 +118,10 @@ def doctor(options: argparse.Namespace) -> int:
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
   if options.pretrained:
     found, fault = model_state(options.pretrained)
+    lines += found
+    faults.append(fault)
+  if options.kernel:
+    found, fault = kernel_state(workdir)
     lines += found
     faults.append(fault)
   for name, value in lines:

@@ -31,6 +31,7 @@ from fairjax.model.attention_kernel import (
 )
 from fairjax.model.xla_features import device_in_context
 
+_faulty: set[str] = set()  # kinds of devices on which this process does not use the kernel
 _SHORT_CPU, _SHORT = 128, 256  # tokens of a segment whose whole scores are cheap; elsewhere
 _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache; most blocks
 
@@ -43,6 +44,8 @@ def choose_attention(config: ModelConfig, device_kind: str) -> str:
   >>> choose_attention(ModelConfig(segment_len=512), 'TPU v5 lite')
   'kernel'
   """
+  if config.attention == 'kernel' and device_kind in _faulty:
+    return 'blocks'
   if config.attention != 'auto':
     return config.attention
   if config.segment_len >= 128 and kernel_serves(config, device_kind):
@@ -56,9 +59,14 @@ def choose_attention(config: ModelConfig, device_kind: str) -> str:
 def kernel_serves(config: ModelConfig, device_kind: str) -> bool:
   """Whether the kernel compiles for a device and the model needs nothing that the kernel lacks."""
   lacks = config.attention_dropout > 0 or config.dtype == 'float64'
-  return not lacks and kernel_runs_on(
+  return not lacks and device_kind not in _faulty and kernel_runs_on(
     device_kind, segment_len=config.segment_len, memory_len=config.memory_len,
     width=config.head_dim, block=config.attention_block)
+
+
+def refuse_kernel(device_kind: str) -> None:
+  """Takes `blocks` for the kernel on such devices, in programs that this process traces later."""
+  _faulty.add(device_kind)
 
 
 def main_attention(

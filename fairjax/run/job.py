@@ -37,6 +37,7 @@ from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
 from fairjax.run import workdir as inventory
+from fairjax.run.kernel_verdict import check_kernel
 from fairjax.run.published import published_vocabulary
 from fairjax.run.results import Run, run_prefixes
 from fairjax.run.workdir import (
@@ -305,6 +306,9 @@ class Job(Run):
     from fairjax.train import make_mesh
     return make_mesh(self.config.mesh)
 
+  def _check_kernel(self) -> None:
+    check_kernel(self.config, self.model_config, self.workdir, self.log)
+
   def train(self, until: str | None = None) -> None:
     """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
@@ -324,6 +328,7 @@ class Job(Run):
     """The curriculum on this run's data and devices."""
     from fairjax.model import format_parameters, parameter_counts
     from fairjax.train import Curriculum
+    self._check_kernel()
     if not self.published:
       self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
     return Curriculum(
@@ -351,6 +356,7 @@ class Job(Run):
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
     with self.locked():
+      self._check_kernel()
       for model, heldout in self.measured:
         self.generate(model, self.generations_file(model, heldout=heldout),
                       prefixes=run_prefixes(self.attribute, heldout=heldout))
@@ -376,6 +382,7 @@ class Job(Run):
     for model, heldout in self.measured:  # before anything is prepared
       require_file(self.generations_file(model, heldout=heldout), made_by='sample')
     _ = self._scorers, self._encoder
+    self._check_kernel()
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
     if warning:
       self.log(f'[measure] WARNING: {warning}')

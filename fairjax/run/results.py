@@ -20,6 +20,7 @@ from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import Damaged, UserError, unknown_name
 from fairjax.files import is_complete, read_sealed_json, require_file
 from fairjax.report.comparison import ModelRow
+from fairjax.run.kernel_verdict import read_verdicts
 from fairjax.run.workdir import (
   Model,
   data_folder,
@@ -323,9 +324,11 @@ class Run:
       scorer=next(iter(measures['scorers'])), measures={baseline.name: measures})
 
   def notes(self) -> list[str]:
-    """What a published model is compared with, long branches, how good f_sh is."""
+    """What a published model is compared with, long branches, how good f_sh is, a bad kernel."""
     from fairjax.train import LM, SENTIMENT, read_done, stage_folder
-    lines = []
+    lines = [f'The attention kernel was not used on {key}: {fault}. Attention was computed by '
+             'blocks, which gives the same values.'
+             for key, fault in sorted(read_verdicts(self.workdir).items()) if fault]
     if self.config.pretrained.model:
       lm = read_done(stage_folder(self.config, self.workdir, LM))
       cosine = '' if lm is None else (

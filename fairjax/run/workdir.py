@@ -281,11 +281,11 @@ def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
 # The digests of a workdir's files: damage to a file that nothing reads any more is noticed too.
 
 DONE, REPORT = 'DONE', 'report/'
-# Hidden files (locks, what a kill left), TensorBoard's, times, stacks of a hang, what was moved
-# aside as damaged, runs of further attributes; the configuration is compared by its fields.
+# Hidden files (locks, what a kill left), TensorBoard's, times, verdicts, stacks of a hang, what was
+# moved aside as damaged, runs of further attributes; the configuration is compared by its fields.
 _NOT_KEPT = re.compile(
   rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt'
-  r'|(^|/)(times\.jsonl|hang-process-\d+\.txt)$')
+  r'|(^|/)(times\.jsonl|kernel\.json|hang-process-\d+\.txt)$')
 _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 

@@ -1,0 +1,35 @@
+"""The check takes the kernel as it is, and notices one that is broken on purpose."""
+
+import jax
+import pytest
+
+from fairjax.config import ModelConfig
+from fairjax.model import kernel_check
+from fairjax.model.attention_kernel import fused_attention
+
+SIZES = ModelConfig(num_heads=2, head_dim=8, segment_len=16, memory_len=16, attention_block=8)
+
+
+def _fault(branches=(0, 0)):
+  return kernel_check.kernel_fault(SIZES, branches, interpret=True)
+
+
+def test_the_kernel_is_as_blocks():
+  assert _fault((4, 2)) == ''
+
+
+@pytest.mark.parametrize('broken', [
+  lambda out, query: out * 1.05,
+  lambda out, query: out.at[0, 0, 3, 2].add(1.0),
+  lambda out, query: out / (query.sum() * 0),
+  lambda out, query: out + 0.2 * (query - jax.lax.stop_gradient(query)),  # gradients alone
+], ids=['scaled', 'one value', 'not finite', 'gradient'])
+def test_a_broken_kernel_differs(monkeypatch, broken):
+  monkeypatch.setattr(kernel_check, 'fused_attention', lambda query, *arrays, **options: broken(
+    fused_attention(query, *arrays, **options), query))
+  assert 'differs from blocks by' in _fault()
+
+
+def test_a_kernel_that_does_not_compile_is_one_line():
+  found = kernel_check.kernel_fault(SIZES)  # no TPU here
+  assert found.startswith('it does not run: ') and '\n' not in found
