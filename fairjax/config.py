@@ -111,7 +111,7 @@ STEP1_FIELDS = ('seed', 'data', 'model', 'pretrained', 'lm')
 
 MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
                   'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint',
-                  'log.hang_factor', 'log.hang_seconds', 'log.profile')
+                  'log.to', 'log.hang_factor', 'log.hang_seconds', 'log.profile')
 """Fields that change the speed of a run but not its results; a resumed run may have others."""
 
 
@@ -320,6 +320,8 @@ class MeshConfig:
 class LogConfig:
   """What a run says of itself while it trains, and when it hangs."""
 
+  # Where the metrics of training also go, through the client that is installed: wandb | mlflow
+  to: str = limited('', choices=('', 'wandb', 'mlflow'))
   # A step, read or checkpoint that takes so many times its usual time ends the process, which the
   # same command continues (exit code 42)
   hang_factor: float = limited(10.0, above=1)

@@ -312,7 +312,10 @@ class Job(Run):
   def train(self, until: str | None = None) -> None:
     """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
     from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
+    from fairjax.train.metrics import import_tracker
     _ = self.published  # rows that it cannot read are an error before the data is prepared
+    if self.config.log.to:
+      import_tracker(self.config.log.to)
     stages = curriculum_stages(self.config, until)
     # A file that a later stage lacks is an error before step 1.
     if SENTIMENT in stages and not (

@@ -119,7 +119,7 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
         log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
       end = start if final else stage.config.steps
       writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
-                            log=log)
+                            log=log, tracker=stage.log_config.to, name=stage.name)
       # At the end there is nothing to read, and the data may be too short to lay out again.
       batches = stage.batches(start) if start < end else iter(())
     watch.begin(start, {

@@ -1,6 +1,7 @@
-"""Training metrics: weighted means over an interval, JSONL and TensorBoard files."""
+"""Training metrics: weighted means over an interval, JSONL and TensorBoard files, trackers."""
 
 import contextlib
+import importlib
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +10,8 @@ from typing import Any
 import jax
 
 from fairjax import processes
-from fairjax.errors import Damaged, Fault
-from fairjax.files import atomic_write, json_line, read_json_lines
+from fairjax.errors import Damaged, Fault, UserError
+from fairjax.files import atomic_write, json_line, json_sha256, read_json_lines
 from fairjax.progress import without_native_lines
 
 Metrics = dict[str, tuple[Any, Any]]
@@ -59,12 +60,15 @@ class MetricWriter:
 
   On resume, lines of steps after the restored one (`first_step`) are cut away, because they are run
   again. If the others are not those that the checkpoint has `saved`, these are written again, with
-  a warning. In a group of processes the first one writes.
+  a warning. In a group of processes the first one writes. `tracker` also gets the metrics: wandb or
+  mlflow, as `name`; if it fails, a warning says so and it gets no more.
   """
 
   def __init__(self, directory: pathlib.Path | None, *, first_step: int,
-               saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None]):
-    self._file = self._tensorboard = None
+               saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None],
+               tracker: str = '', name: str = ''):
+    self._file = self._tensorboard = self._tracker = None
+    self._log = log
     self.lines: list[dict[str, Any]] = []  # of the file
     self.evaluated: set[int] = set()  # steps that have validation metrics
     if directory is None:
@@ -88,6 +92,9 @@ class MetricWriter:
       file.writelines(map(json_line, self.lines))
     self._file = path.open('ab')
     self._tensorboard_folder = directory / 'tensorboard'
+    if tracker:
+      with self._tracked(tracker):
+        self._tracker = _TRACKERS[tracker](import_tracker(tracker), name, directory)
     try:
       with without_native_lines():
         from clu.metric_writers import SummaryWriter
@@ -111,6 +118,9 @@ class MetricWriter:
     if self._tensorboard:
       with self._tensorboard_written():
         self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
+    if self._tracker:
+      with self._tracked('the tracker'):
+        self._tracker.write(step, {f'{kind}/{k}': float(v) for k, v in values.items()})
 
   def close(self) -> None:
     """Flushes both."""
@@ -119,6 +129,21 @@ class MetricWriter:
     if self._tensorboard:
       with self._tensorboard_written():
         self._tensorboard.close()
+    if self._tracker:
+      with self._tracked('the tracker'):
+        self._tracker.close()
+
+  @contextlib.contextmanager
+  def _tracked(self, what: str) -> Iterator[None]:
+    """Goes on without the tracker after any error of its client."""
+    try:
+      yield
+    except UserError:
+      raise
+    except Exception as e:
+      self._tracker = None
+      self._log(f'WARNING: {what} takes no metrics ({type(e).__name__}: {e}); they are in '
+                f'{self._tensorboard_folder.with_name("metrics.jsonl")}')
 
   @contextlib.contextmanager
   def _tensorboard_written(self) -> Iterator[None]:
@@ -131,6 +156,49 @@ class MetricWriter:
       why = ' '.join(str(e).split())
       raise Fault(f'{self._tensorboard_folder} cannot be written: {why} (disk, rights): fix it, '
                   'then the same command continues') from e
+
+
+class _Wandb:
+  """A run of Weights & Biases; the same workdir and stage go on with it."""
+
+  def __init__(self, wandb: Any, name: str, directory: pathlib.Path):
+    folder = directory / 'tensorboard'  # which is no result
+    folder.mkdir(parents=True, exist_ok=True)
+    self._run = wandb.init(project='fairjax', name=name, dir=str(folder), resume='allow',
+                           id=json_sha256(str(directory.resolve()))[:16])
+    self._run.define_metric('*', step_metric='step')  # steps after a checkpoint come again
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    self._run.log({'step': step, **values})
+
+  def close(self) -> None:
+    self._run.finish()
+
+
+class _Mlflow:
+  """A run of MLflow, where MLFLOW_TRACKING_URI says; each start of a stage is one."""
+
+  def __init__(self, mlflow: Any, name: str, directory: pathlib.Path):
+    self._mlflow = mlflow
+    mlflow.set_experiment('fairjax')
+    mlflow.start_run(run_name=name, tags={'folder': str(directory.resolve())})
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    self._mlflow.log_metrics(dict(values), step=step)
+
+  def close(self) -> None:
+    self._mlflow.end_run()
+
+
+_TRACKERS = {'wandb': _Wandb, 'mlflow': _Mlflow}
+
+
+def import_tracker(name: str) -> Any:
+  """The client of `log.to`; `UserError` if it is not installed."""
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise UserError(f'log.to={name} needs its client ({e}): pip install {name}') from None
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

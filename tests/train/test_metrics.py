@@ -1,9 +1,12 @@
 """Means over an interval, and the files of metrics."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
-from fairjax.errors import Fault
+from fairjax.errors import Fault, UserError
 from fairjax.train.metrics import IntervalMetrics, MetricWriter, read_metrics
 
 
@@ -43,3 +46,41 @@ def test_tensorboard_files_that_cannot_be_written_are_one_line(tmp_path):
     MetricWriter(tmp_path, first_step=0, log=print)
   assert str(tmp_path / 'tensorboard') in str(error.value) and 'Not a directory' in str(error.value)
   assert '\n' not in str(error.value)
+
+
+def fake_wandb(calls):
+  run = types.SimpleNamespace(
+    define_metric=lambda *a, **o: calls.append(('define', a, o)),
+    log=lambda values: calls.append(('log', values)), finish=lambda: calls.append('finish'))
+  return types.SimpleNamespace(init=lambda **o: (calls.append(('init', o)), run)[1])
+
+
+def fake_mlflow(calls):
+  return types.SimpleNamespace(
+    set_experiment=lambda name: calls.append(name),
+    start_run=lambda **o: calls.append(('start', o)), end_run=lambda: calls.append('end'),
+    log_metrics=lambda values, step: calls.append(('log', {'step': step, **values})))
+
+
+@pytest.mark.parametrize(('tracker', 'fake'), [('wandb', fake_wandb), ('mlflow', fake_mlflow)])
+def test_a_tracker_gets_what_the_file_gets(tmp_path, monkeypatch, tracker, fake):
+  calls, lines = [], []
+  monkeypatch.setitem(sys.modules, 'clu', None)
+  monkeypatch.setitem(sys.modules, tracker, module := fake(calls))
+  def write(step):
+    writer = MetricWriter(tmp_path, first_step=step - 1, log=lines.append, tracker=tracker,
+                          name='lm')
+    writer.write(step, 'train', {'loss': float(step), 'grad_norm': np.inf})
+    writer.close()
+  write(1)
+  assert [c[1] for c in calls if c[0] == 'log'] == [
+    {'step': 1, 'train/loss': 1.0, 'train/grad_norm': np.inf}]
+  assert calls[-1] in ('finish', 'end')
+  assert not [x for x in tmp_path.iterdir() if x.name not in ('metrics.jsonl', 'tensorboard')]
+  monkeypatch.setattr(module, 'init' if tracker == 'wandb' else 'log_metrics', None)  # no network
+  write(2)
+  assert 'takes no metrics (TypeError' in lines[-1] and lines[-1].startswith('WARNING')
+  assert [line['step'] for line in read_metrics(tmp_path / 'metrics.jsonl')] == [1, 2]
+  monkeypatch.setitem(sys.modules, tracker, None)
+  with pytest.raises(UserError, match=f'log.to={tracker} needs its client.*pip install {tracker}'):
+    write(3)
