@@ -385,7 +385,6 @@ class Job(Run):
     for model, heldout in self.measured:  # before anything is prepared
       require_file(self.generations_file(model, heldout=heldout), made_by='sample')
     _ = self._scorers, self._encoder
-    self._check_kernel()
     warning = labelling_warning(labelling(to_dict(self.config), [m.method for m in self.models]))
     if warning:
       self.log(f'[measure] WARNING: {warning}')
@@ -399,6 +398,7 @@ class Job(Run):
           self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
           continue
         if not processes.share(bool(known)):
+          self._check_kernel()
           params = self.params(model)  # every process runs the model, the first one does the rest
           next_token = model_divergence(
             params, self.decoder(model), self.prepared.vocabulary, self.attribute,

@@ -9,6 +9,7 @@ import pytest
 from fairjax.cli import inspection_verbs as doctor
 from fairjax.cli import main as cli
 from fairjax.errors import UserError
+from fairjax.files import json_line
 
 REQUIRES = ['ml_dtypes>=0.5', 'libtpu==0.0.42.*; extra == "tpu"']
 
@@ -71,3 +72,16 @@ def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch
 def test_no_bucket_is_said_so():
   with pytest.raises(UserError, match='must be gs://BUCKET'):
     doctor.bucket_fault('bucket')
+
+
+def test_doctor_says_where_the_time_of_a_stage_went(tmp_path, capsys):
+  (tmp_path / 'debias' / 'x').mkdir(parents=True)
+  (tmp_path / 'debias' / 'x' / 'times.jsonl').write_bytes(b''.join(map(json_line, [
+    {'start': 0, 'at': 0.0, 'work': 100, 'unit': 'tokens', 'flops': 0.0, 'devices': 1,
+     'device': 'cpu'},
+    {'step': 50, 'at': 9.0, 'seconds': {'compile': 5.0, 'step': 4.0, 'input': 1.0}}])))
+  assert cli.main(['doctor', f'--workdir={tmp_path}', '--kernel']) == 0
+  printed = capsys.readouterr().out
+  assert ('[debias/x]         10 steps/s, 1,000 tokens/s; 40 % of 10.0 s productive: '
+          'compiling 5.0 s, productive 4.0 s, waiting for input 1.0 s\n') in printed
+  assert 'not for cpu' in printed
