@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.options import add_run_options, add_shared
+from fairjax.cli.options import add_run_options, add_shared, positive
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Command,
@@ -36,9 +36,20 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
                       help="train up to and with this stage (default: config's until)")
 
 
+def _run_options(parser: argparse.ArgumentParser) -> None:
+  _job_options(parser)
+  parser.add_argument('--seeds', metavar='N', type=positive, default=1, help="train N times, with "
+                      "the config's seed and the next ones (in --workdir, seeds/SEED): the report "
+                      'has the spread over the trainings')
+
+
 def _run(options: argparse.Namespace) -> None:
   job = _open_job(options)
-  job.run()
+  if options.seeds > 1:
+    from fairjax.run.job import repeat_trainings
+    repeat_trainings(job, options.seeds)
+  else:
+    job.run()
   if processes.is_first():
     print('\n'.join(job.ending()))
 
@@ -237,7 +248,7 @@ def _select(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-  'run': Command(_job_options, _run, example=f'fairjax run {RUN_OPTIONS}'),
+  'run': Command(_run_options, _run, example=f'fairjax run {RUN_OPTIONS}'),
   'step data': Command(_data_options, _data, 'prepare vocabulary and token stores',
                        f'fairjax step data {RUN_OPTIONS}'),
   'step check-data': Command(_check_options, _check_data,

@@ -23,11 +23,12 @@ from fairjax.report.sections import (
   paired_samples,
   read_human,
   select_model,
+  spread_of_trainings,
 )
 
 __all__ = [
   'Distributions', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_distributions',
   'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness', 'plot_floors',
   'plot_tradeoff', 'plot_values', 'plot_weights', 'read_human', 'read_report', 'select_model',
-  'stored_distributions', 'stored_scores', 'write_report',
+  'spread_of_trainings', 'stored_distributions', 'stored_scores', 'write_report',
 ]

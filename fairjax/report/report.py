@@ -55,6 +55,7 @@ def write_report(
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
   relevance_share: float = RELEVANCE_SHARE,
   distributions: Mapping[str, Distributions] | None = None, audit: Mapping[str, Any] | None = None,
+  trainings: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes the report; an earlier one in the folder is replaced.
 
@@ -74,6 +75,7 @@ def write_report(
     relevance_share: least share of the baseline's relevance for the selection of a model.
     distributions: name of a model -> its distributions and sentences, for the page.
     audit: result of `audit_own_bias`: what the scorers think of the values' words themselves.
+    trainings: result of `spread_of_trainings`, of the same run with several seeds.
 
   Returns:
     The path of `report.md`.
@@ -118,6 +120,8 @@ def write_report(
     for row in ordered if row.measures for scorer, m in row.measures['scorers'].items()
     if (words := m.get('rewording'))]
   overview += sections.crossed_parts(ordered)
+  if trainings:
+    overview += [sections.trainings_table(trainings), Text(sections.TRAININGS, 'small')]
   costs = _of_kind(drawn, 'tradeoff-')
   document = Document(title, [
     *head, *cautions, *([Details('Notes on these numbers', [Bullets(notes)])] if notes else [])], [
@@ -144,7 +148,7 @@ def write_report(
     'config': config, 'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection,
     'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
-    'labelling': labelled, 'scorer_audit': audit,
+    'labelling': labelled, 'scorer_audit': audit, 'trainings': trainings,
     'paired_samples': [dataclasses.asdict(p) for p in paired],
     'figures': sorted(f'figures/{file.name}' for figure in drawn
                       for file in (figure.path, figure.path.with_suffix('.png')))})

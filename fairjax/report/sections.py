@@ -1,9 +1,11 @@
 """The sections of a report, made once from what was measured."""
 
+import collections
 import dataclasses
 import json
 import os
 import pathlib
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -266,8 +268,8 @@ LIMITS = (
   'A model can be fair by ignoring the value: read I.F. and G.F. together with S.S.c and the '
   'samples.',
   'Whiskers and floors describe the sampling of continuations. They do not hold the variation '
-  'between training runs: one run a model was measured. The p-values of several rows are not '
-  'corrected.')
+  'between training runs, which "fairjax run --seeds=3" measures. The p-values of several rows are '
+  'not corrected.')
 
 
 def definitions(rows: Sequence[ModelRow]) -> str:
@@ -478,6 +480,57 @@ def _samples(row: ModelRow) -> str:
   if row.measures is None:
     return '\u2013'
   return span(row.measures['n']['min'], row.measures['n']['max'], '')
+
+
+# The spread over trainings of one run with several seeds.
+
+TRAININGS = ('The spread holds what differs between trainings and between samples. From few '
+             'trainings it is a rough number itself.')
+
+
+def spread_of_trainings(rows: Mapping[int, Sequence[ModelRow]]) -> dict[str, Any]:
+  """I.F., G.F. and word perplexity of each model over several trainings.
+
+  Args:
+    rows: seed -> the rows of that training; the first one's models and scorers count.
+
+  Returns:
+    JSON types: `seeds`, and for each model, scorer and measure its `values` in the order of the
+    seeds (None where a training lacks it), their `mean` and `std_dev` (n - 1; None of one value).
+  """
+  seeds, (first, *_) = list(rows), rows.values()
+  named = [{row.name: row for row in found} for found in rows.values()]
+  models = []
+  for name in named[0]:
+    for scorer, measure in [*((s, m) for s in scorer_names(first) for m in FAIRNESS),
+                            (None, 'perplexity')]:
+      values = [_value_of(found.get(name), scorer, measure) for found in named]
+      known = [value for value in values if value is not None]
+      models.append({
+        'model': name, 'scorer': scorer, 'measure': measure, 'values': values,
+        'mean': statistics.fmean(known) if known else None,
+        'std_dev': statistics.stdev(known) if len(known) > 1 else None})
+  return {'seeds': seeds, 'models': models}
+
+
+def _value_of(row: ModelRow | None, scorer: str | None, measure: str) -> float | None:
+  found = row and (row.perplexity if scorer is None else row.estimate(scorer, measure))
+  return None if found is None else found['word' if scorer is None else 'value']
+
+
+def trainings_table(trainings: Mapping[str, Any]) -> Table:
+  """Mean and standard deviation over trainings, a line a model."""
+  seeds, lines = trainings['seeds'], collections.defaultdict(list)
+  for found in trainings['models']:
+    digits = 2 if found['scorer'] is None else 4
+    spread = '' if found['std_dev'] is None else f" ± {number(found['std_dev'], digits)}"
+    lines[found['model']].append(number(found['mean'], digits) + spread)
+  columns = list(dict.fromkeys((f['measure'], f['scorer']) for f in trainings['models']))
+  return Table(
+    ['model', *('PPL' if s is None else f'{FAIRNESS[m]} {s}' for m, s in columns)],
+    [[model, *cells] for model, cells in lines.items()],
+    title=f"Mean ± standard deviation over {len(seeds)} trainings (seeds "
+          f"{', '.join(map(str, seeds))})")
 
 
 # A small table for notebooks: each number with its floor and verdict.

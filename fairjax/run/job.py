@@ -36,6 +36,7 @@ from fairjax.measure.content import content_options
 from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
 from fairjax.report.comparison import labelling, labelling_warning
+from fairjax.report.differences import read_report
 from fairjax.run import workdir as inventory
 from fairjax.run.kernel_verdict import check_kernel
 from fairjax.run.published import published_vocabulary
@@ -248,8 +249,6 @@ class Job(Run):
 
   def ending(self) -> list[str]:
     """What a finished run found: the verdict on its baseline, the best model, the file to open."""
-    from fairjax.measure import format_estimate
-    from fairjax.report import read_report
     baseline = self.rows()[0]
     found = '; '.join(
       f"{scorer} {format_estimate(measures['individual_fairness'])}"
@@ -465,7 +464,7 @@ class Job(Run):
       relevance_share=self.config.measure.relevance_share,
       curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
       human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
-      distributions=self.distributions(rows),
+      distributions=self.distributions(rows), trainings=self.trainings(),
       paired=paired_samples({self.title(m): self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
     inventory.refresh(self.workdir, inventory.REPORT)
@@ -511,6 +510,24 @@ class Job(Run):
     scorer = load_run_scorer(name, self.config, self.workdir, self.log,
                              together=processes.count() > 1)
     return shared.add(scorer, 'score') if on_all else scorer
+
+
+# The same run with further seeds.
+
+def repeat_trainings(job: Job, seeds: int) -> None:
+  """Runs a job with so many seeds, the next ones in `seeds/SEED`; its report has the spread."""
+  if job.config.step1_from:
+    raise UserError(f'--seeds repeats step 1 too, but {job.workdir} takes it from another workdir '
+                    f'(step1_from={job.config.step1_from}): leave --seeds out, or use a --workdir '
+                    'with a step 1 of its own')
+  job.run()
+  for seed in range(job.config.seed + 1, job.config.seed + seeds):
+    folder = job.workdir / inventory.SEEDS / str(seed)
+    job.log(f'[seeds] seed {seed}: {folder}')
+    Job(dataclasses.replace(job.config, seed=seed), folder, log=job.log).run()
+  if processes.share(processes.is_first() and (
+      read_report(job.workdir).get('trainings') != job.trainings())):
+    job.report()
 
 
 # Samples of a run's models for prompts that are not the run's own.

@@ -22,6 +22,7 @@ from fairjax.files import is_complete, read_sealed_json, require_file
 from fairjax.report.comparison import ModelRow
 from fairjax.run.kernel_verdict import read_verdicts
 from fairjax.run.workdir import (
+  SEEDS,
   Model,
   data_folder,
   file_digests,
@@ -278,6 +279,15 @@ class Run:
   def rows(self) -> list[ModelRow]:
     """The measures of all models, baseline first."""
     return [self.row(model) for model in self.models]
+
+  def trainings(self) -> dict[str, Any] | None:
+    """The spread over this run and those of `run --seeds` that have ended; None without any."""
+    from fairjax.report import spread_of_trainings
+    folders = {int(done.parent.name): done.parent
+               for done in self.workdir.glob(f'{SEEDS}/*/DONE') if done.parent.name.isdecimal()}
+    rows = {self.config.seed: self.rows()} | {
+      seed: open_run(folders[seed], log=self.log).rows() for seed in sorted(folders)}
+    return spread_of_trainings(rows) if folders else None
 
   def distributions(self, rows: list[ModelRow]) -> dict[str, 'Distributions']:
     """By model, the records and scores that `rows` are computed from."""

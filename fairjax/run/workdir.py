@@ -2,7 +2,8 @@
 
 A workdir belongs to one attribute. A run of another attribute in it gets the workdir
 `attributes/NAME` below, which takes step 1 from it (`step1_from`): the first run's models, records
-and report stay as they are.
+and report stay as they are. The same run with another seed (`run --seeds`) gets `seeds/SEED`, which
+reads the first one's data.
 """
 
 import dataclasses
@@ -54,6 +55,7 @@ _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
+SEEDS = 'seeds'  # folder of the same run with further seeds
 _PLANTED = 'data.source=planted writes its documents about the attribute'
 
 
@@ -94,14 +96,21 @@ def data_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
   """Where the prepared data of a run are: its own, or those of `step1_from` for one attribute."""
   other = step1_run(config, workdir)
   if other is None or _stem(other[0].attribute) != _stem(config.attribute):
-    return workdir / 'data'
+    return _first_seed(workdir) / 'data'
   return data_folder(*other)
 
 
 def vocabulary_folder(config: Config, workdir: pathlib.Path) -> pathlib.Path:
   """Where the vocabulary of a run is, or will be: that of its step 1."""
   other = step1_run(config, workdir)
-  return workdir / 'data' / 'vocabulary' if other is None else vocabulary_folder(*other)
+  return (_first_seed(workdir) / 'data' / 'vocabulary' if other is None
+          else vocabulary_folder(*other))
+
+
+def _first_seed(workdir: pathlib.Path) -> pathlib.Path:
+  """The workdir whose data a run reads: its own, or that of the same run with its first seed."""
+  above = workdir.parent.parent
+  return above if workdir.parent.name == SEEDS and (above / 'config.json').is_file() else workdir
 
 
 def _stem(attribute: str) -> str:
@@ -282,9 +291,9 @@ def vocabulary_size(config: Config, workdir: pathlib.Path) -> int | None:
 
 DONE, REPORT = 'DONE', 'report/'
 # Hidden files (locks, what a kill left), TensorBoard's, times, verdicts, stacks of a hang, what was
-# moved aside as damaged, runs of further attributes; the configuration is compared by its fields.
+# moved aside as damaged, runs of further attributes or seeds; config.json is compared by fields.
 _NOT_KEPT = re.compile(
-  rf'^{DONE}$|^config\.json$|^{ATTRIBUTES}/|(^|/)\.|(^|/)tensorboard/|\.corrupt'
+  rf'^{DONE}$|^config\.json$|^({ATTRIBUTES}|{SEEDS})/|(^|/)\.|(^|/)tensorboard/|\.corrupt'
   r'|(^|/)(times\.jsonl|kernel\.json|hang-process-\d+\.txt)$')
 _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
