@@ -150,7 +150,7 @@ def planted(n, seed):
 def folder(tmp_path_factory, repository):
   """What a reader of the README would have at hand."""
   folder = tmp_path_factory.mktemp('readme')
-  for name in ('configs', 'tests'):
+  for name in ('configs', 'docs', 'tests'):
     (folder / name).symlink_to(repository / name)
   for name, n in (('train', 300), ('valid', 40), ('test', 40)):
     (folder / f'{name}.txt').write_text('\n'.join(planted(n, len(name))))

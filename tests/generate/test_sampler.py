@@ -160,7 +160,9 @@ def test_devices_do_not_wait_for_each_other(params):
 
 
 @pytest.mark.parametrize(('coupled', 'devices', 'scored', 'drawn'), [
-  (True, 1, 20, 5), (True, 4, 10, 10), (False, 1, 40, 4), (False, 4, 20, 5)])
+  (True, 4, 10, 10), (False, 1, 40, 4),
+  *(pytest.param(*case, marks=pytest.mark.weekly) for case in ((True, 1, 20, 5), (False, 4, 20, 5)))
+])
 def test_blocks_of_samples_do_not_matter(params, coupled, devices, scored, drawn, monkeypatch):
   """So many samples are scored at a time, and drawn, on one device or four together."""
   mesh = None if devices == 1 else jax.make_mesh(
