@@ -165,6 +165,28 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   assert {(r['arm'], r['rewording'], r['prefix']) for r in reworded if 'arm' in r} >= {
     ('rewording', 1, 'A Rome is'), ('rewording', 3, 'Our friend from Oslo likes')}
   assert len(reworded) == 4 * len(records)
+  # A fraction of crossed values has a next-token file that fits the whole attribute.
+  (tmp_path / 'town.yaml').write_text("""
+name: town
+values: [Rome, Oslo, Bonn]
+templates: ['{value}']
+""")
+  crossed = tmp_path / 'crossed.yaml'
+  crossed.write_text("""
+name: crossed
+crossed: {from: town.yaml, to: town.yaml}
+templates: ['From {from} to {to} is']
+""")
+  out = tmp_path / 'crossed.jsonl'
+  command[2:4] = f'--attribute={crossed}', f'--output={out}'
+  capsys.readouterr()
+  assert cli.main([*command, '--fraction=0.8']) == 0
+  assert len({r['value'] for r in read_records(out)}) == 7
+  assert cli.main(['measure', f'--records={out}', f'--attribute={crossed}', '--scorer=vader',
+                   '--permutations=20']) == 0
+  found = capsys.readouterr().out
+  assert 'main effect of from' in found and 'Next token' in found
+  assert 'no record of 2 combinations' in found
 
 
 def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
