@@ -10,7 +10,7 @@ import pytest
 
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
-from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records, verdict
+from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records
 from fairjax.report import (
   KnownBias,
   ModelRow,
@@ -99,14 +99,6 @@ def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   assert cells_of(section, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
   assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
   assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above noise'
-
-
-def test_verdict_depends_on_the_95th_percentile():
-  estimate = measures_of(0.0)['scorers']['opinion']['individual_fairness']
-  # "red" is in the lexicon, so naming the value shifts the score: above noise.
-  assert verdict(estimate) == 'above noise'
-  silent = measures_of(0.0, mention=0.0)['scorers']['opinion']['individual_fairness']
-  assert verdict(silent) == 'within noise'
 
 
 def test_the_overview_and_the_summary_name_the_recommended_model_first(tmp_path, rows, no_figures):

@@ -91,7 +91,7 @@ def test_every_array_of_the_state_has_the_sharding_of_the_table(model):
   assert seen == names | OTHERS.keys()
 
 
-@pytest.mark.parametrize('model', ['plain', 'adaptive'])
+@pytest.mark.parametrize('model', [pytest.param('plain', marks=pytest.mark.weekly), 'adaptive'])
 @jax.enable_x64()
 def test_batches_states_branches_and_logits_have_the_sharding_of_their_rows(model, monkeypatch):
   mesh, config = make_mesh(MeshConfig(slices=1, data=2, fsdp=2, model=2)), cases.MODELS[model]
