@@ -1,4 +1,5 @@
-"""`models masked-lm --distributed`: the model of one process, kills, and who writes."""
+"""`models masked-lm --distributed`: the model of one process, signals, and who writes; the loop is
+that of tests/test_processes.py, which kills."""
 
 import signal
 
@@ -52,32 +53,13 @@ def single(start, tmp_path_factory):
   return workdir
 
 
-@pytest.mark.weekly  # the next but one: two processes, then one, train the model of one
+@pytest.mark.weekly  # the next test: two processes, then one, train the model of one
 def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
   first, second = ends(start(tmp_path / 'mlm', 2, '--mesh.fsdp=2'))
   assert first[0] == second[0] == 0, (first, second)
   compare_models(tmp_path / 'mlm', single)
   assert '8 steps, validation loss' in first[1] and '[data] to learn' in first[2]
   assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
-
-
-@pytest.mark.weekly  # the loop is that of tests/test_processes.py, which kills too
-def test_a_killed_process_ends_the_other_and_both_go_on(start, single, tmp_path):
-  workdir = tmp_path / 'mlm'
-  group = start(workdir, 2, '--steps=4000', '--checkpoint_every=1', '--log_every=1')
-  for line in group[0].stderr:
-    if line.startswith('[mlm] step 3'):
-      break
-  group[1].send_signal(signal.SIGKILL)
-  code, _, error = ends(group)[0]
-  assert code == processes.PREEMPTED and 'process 1 of 2 is gone' in error
-  assert not (workdir / 'model.safetensors').exists()
-  group = start(workdir, 2, '--steps=4000', '--checkpoint_every=1', '--log_every=1')
-  for line in group[0].stderr:
-    if 'resumes after step' in line:
-      break
-  group[1].send_signal(signal.SIGTERM)
-  assert [code for code, _, _ in ends(group)] == [processes.PREEMPTED] * 2
 
 
 def test_a_signal_saves_and_one_process_goes_on(start, single, tmp_path):
