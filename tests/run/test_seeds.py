@@ -29,6 +29,13 @@ def run(workdir, seeds=None, **changes):
                *([] if seeds is None else [f'--seeds={seeds}'])])
 
 
+@pytest.fixture(scope='module', autouse=True)
+def no_figures():
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+    yield
+
+
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory, repository):
   os.chdir(repository)
