@@ -1,6 +1,6 @@
 """One of several processes that train a tiny curriculum and sample.
 
-`ADDRESS,COUNT,INDEX WORKDIR [SECONDS]`; what takes longer than SECONDS hangs.
+`ADDRESS,COUNT,INDEX WORKDIR [SECONDS [DEVICES FSDP MODEL]]`; what takes longer than SECONDS hangs.
 
 On arrays, without TensorFlow. What is compared is in the workdir; the exit code is the command
 line's.
@@ -34,7 +34,7 @@ SAMPLE = SampleConfig(samples=16, max_new_tokens=6, batch_size=8)
 class Words:
   """A vocabulary of 40 words, each its number."""
 
-  size, eos_id, end_ids, fingerprint, start_ids = 40, 1, (), 'w' * 64, (1,)
+  size, eos_id, end_ids, fingerprint, start_ids, chat = 40, 1, (), 'w' * 64, (1,), None
 
   def encode(self, text):
     return [3 + len(word) % 30 for word in text.split()]
@@ -53,9 +53,9 @@ class SharedFeed(ArrayFeed):
     return own_rows(super().valid(batch_size=batch_size))
 
 
-def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0) -> None:
+def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=None) -> None:
   """All stages and the samples of the baseline."""
-  mesh = make_mesh(MeshConfig(), devices)
+  mesh = make_mesh(mesh or MeshConfig(), devices)
   with StopSignal().installed() as stop:
     curriculum = Curriculum(
       dataclasses.replace(CONFIG, model=MODEL, log=LogConfig(hang_seconds=hang_seconds)),
@@ -73,7 +73,8 @@ def main() -> int:
   processes.start(sys.argv[1])
   try:
     run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True),
-        hang_seconds=float([*sys.argv, 300][3]))
+        hang_seconds=float([*sys.argv, 300][3]),
+        mesh=MeshConfig(**dict(zip(('fsdp', 'model'), map(int, sys.argv[5:]), strict=False))))
     code = 0
   except Preempted as e:
     print(e, flush=True)
@@ -86,5 +87,5 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-  jax.config.update('jax_num_cpu_devices', 1)
+  jax.config.update('jax_num_cpu_devices', int(sys.argv[4]) if sys.argv[4:] else 1)
   sys.exit(main())

@@ -18,7 +18,7 @@ from groups import start as start_group
 from fairjax import processes
 from fairjax.errors import UserError
 from fairjax.model import language_model
-from fairjax.train import load_params, make_mesh, steps
+from fairjax.train import load_params, make_mesh, read_done, steps
 from fairjax.train.steps import params_template
 
 STAGES = ('lm', 'sentiment', 'debias/country-sentiment-5')
@@ -121,6 +121,45 @@ def test_a_signal_to_one_of_four_saves_once_and_two_can_go_on(tmp_path, start, s
   again = start(tmp_path, 2)
   assert [code for code, _, _ in ends(again)] == [0, 0]
   compare(tmp_path, single)
+
+
+@pytest.fixture(scope='module')
+def split(tmp_path_factory, start):
+  """The workdirs of one process with four devices and of two with two, which no fault disturbed."""
+  found = {}
+  for count, devices in ((1, 4), (2, 2)):
+    found[count] = tmp_path_factory.mktemp(f'split-{count}')
+    assert [code for code, _, _ in ends(start(found[count], count, 300, devices, 2, 2))
+            ] == [0] * count
+  return found
+
+
+def left_bits(workdir):
+  """Digests of the parameters, metrics and records as the run left them."""
+  return [((workdir / stage / 'metrics.jsonl').read_bytes(), read_done(workdir / stage)['digest'])
+          for stage in STAGES] + [sorted(gzip.open(workdir / 'records.jsonl.gz', 'rt'))]
+
+
+@pytest.mark.weekly
+def test_parameters_split_over_processes_are_those_of_one(split):
+  assert left_bits(split[2]) == left_bits(split[1])
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize('seed', [0, 1])
+def test_split_parameters_survive_random_kills_to_the_bit(tmp_path, start, split, seed):
+  rng = np.random.default_rng(seed)
+  for _ in range(4):
+    group = start(tmp_path, 2, 300, 2, 2, 2)
+    for _ in range(rng.integers(1, 20)):
+      if not group[0].stdout.readline():
+        break
+    time.sleep(rng.random() / 2)
+    victim = rng.integers(2)
+    group[victim].send_signal(signal.SIGKILL)
+    ends(group)
+  assert [code for code, _, _ in ends(start(tmp_path, 2, 300, 2, 2, 2))] == [0, 0]
+  assert left_bits(tmp_path) == left_bits(split[2])
 
 
 NOTICE = '''
