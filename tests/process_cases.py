@@ -39,6 +39,9 @@ class Words:
   def encode(self, text):
     return [3 + len(word) % 30 for word in text.split()]
 
+  def prompt_ids(self, text):
+    return [*self.start_ids, *self.encode(text)]
+
   def decode(self, ids):
     return ''.join(f' {i}' for i in ids)
 
