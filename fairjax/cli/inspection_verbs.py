@@ -28,7 +28,8 @@ def _add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def _list_attributes(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import list_attributes, load_attribute
-  for name in list_attributes():
+  from fairjax.counterfactual.attributes import list_crossed
+  for name in (*list_attributes(), *list_crossed()):
     attribute = load_attribute(name)
     print(f'{name}: {len(attribute.values)} values, {len(attribute.templates)} templates, '
           f'{len(attribute.subgroups)} subgroups')

@@ -262,6 +262,13 @@ def list_attributes() -> list[str]:
   return sorted(f.name.removesuffix('.yaml') for f in assets.iterdir() if f.name.endswith('.yaml'))
 
 
+def list_crossed() -> list[str]:
+  """Pairs of built-in attributes that have templates of their own, as 'country*name', sorted."""
+  assets = importlib.resources.files('fairjax.counterfactual') / 'assets' / 'crossed'
+  return sorted(f.name.removesuffix('.yaml').replace('_', '*') for f in assets.iterdir()
+                if f.name.endswith('.yaml'))
+
+
 def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
   """Reads a built-in attribute (see `list_attributes`) by name, or a YAML file by path.
 
@@ -277,10 +284,8 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
   if '*' in name and not os.path.exists(name):
     file = assets / 'crossed' / f"{'_'.join(sorted(name.split('*')))}.yaml"
     if '/' in name or not file.is_file():
-      known = [f.name.removesuffix('.yaml').replace('_', '*')
-               for f in (assets / 'crossed').iterdir()]
-      raise UserError(f"no templates for {name}, only for {', '.join(sorted(known))}: write a YAML "
-                      "file with the fields crossed and templates (docs/measures.md)")
+      raise UserError(f"no templates for {name}, only for {', '.join(list_crossed())}: write a "
+                      "YAML file with the fields crossed and templates (docs/measures.md)")
   if file is not None:
     return _Reader(file.name, file.read_text(encoding='utf-8')).attribute()
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
