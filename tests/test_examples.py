@@ -81,7 +81,7 @@ MORE: dict[str, list[str]] = {
   'gender correlations': ['--persons=2', '--shuffles=2'],
   'gender lipschitz': [],
   'compare mitigations': [  # the table of the baseline; report/test_mitigations.py has all
-    *words_of(TINY_MITIGATIONS | {'debias.variants': '()', 'debias.extended_baseline': False}),
+    *words_of(TINY_MITIGATIONS | {'debias.variants': '()'}),
     '--persons=2'],
 }
 
