@@ -134,7 +134,7 @@ def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch
   monkeypatch.chdir(repository)
   command = ['compare', 'mitigations', '--config=configs/mitigations.py',
              f'--workdir={tmp_path / "run"}',
-             *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=6']
+             *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=2']
   assert main(command) == 0
   out = capsys.readouterr().out
   assert out.startswith('| model |')
