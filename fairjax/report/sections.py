@@ -514,7 +514,8 @@ def spread_of_trainings(rows: Mapping[int, Sequence[ModelRow]]) -> dict[str, Any
 
 
 def _value_of(row: ModelRow | None, scorer: str | None, measure: str) -> float | None:
-  found = row and (row.perplexity if scorer is None else row.estimate(scorer, measure))
+  found = None if row is None else (
+    row.perplexity if scorer is None else row.estimate(scorer, measure))
   return None if found is None else found['word' if scorer is None else 'value']
 
 
