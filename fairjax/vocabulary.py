@@ -233,7 +233,6 @@ class Vocabulary(Encoder):
   pad_id, eos_id, unk_id = PAD_ID, EOS_ID, UNK_ID
   start_ids: tuple[int, ...] = (EOS_ID,)  # a text to be continued begins with them
   end_ids: tuple[int, ...] = ()  # end a text as `eos_id` does
-  chat: Mapping[str, Any] | None = None  # by which prompts are asked; None: the text alone
 
   @abc.abstractmethod
   def encode(self, text: str) -> list[int]:
@@ -253,6 +252,11 @@ class Vocabulary(Encoder):
     if ids and not 0 <= min(ids) <= max(ids) < self.size:
       raise ValueError(f'ids must be in [0, {self.size}), not from {min(ids)} to {max(ids)}')
     return self._decode(ids)
+
+  @property
+  def chat(self) -> Mapping[str, Any] | None:
+    """By what prompts are asked; None: the text alone."""
+    return None
 
   def prompt_ids(self, text: str) -> list[int]:
     """Ids that a model reads to continue `text`."""

@@ -118,8 +118,8 @@ def doctor(options: argparse.Namespace) -> int:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
   if options.pretrained:
-    found, fault = model_state(options.pretrained)
-    lines += found
+    told, fault = model_state(options.pretrained)
+    lines += told
     faults.append(fault)
   if options.kernel:
     found, fault = kernel_state(workdir)

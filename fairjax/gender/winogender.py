@@ -35,7 +35,7 @@ from fairjax.tables import read_table
 from fairjax.train import make_mesh
 from fairjax.train.loop import Stage, run_unsaved
 from fairjax.train.optimizer import Adam
-from fairjax.train.steps import TrainState, bind, make_update
+from fairjax.train.steps import BoundStep, TrainState, make_update
 
 GENDERS = {'male': ('he', 'his', 'him'), 'female': ('she', 'her', 'her'),
            'neutral': ('they', 'their', 'them')}
@@ -448,7 +448,7 @@ def train_probe(
   params, _ = run_unsaved(Stage(
     name=f'coref probe {seed}', config=config, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
     init_state=lambda: TrainState.fresh(params, adam),
-    step=bind(jax.jit(make_update(loss, adam)), seed),
+    step=BoundStep(jax.jit(make_update(loss, adam)), seed),
     batches=lambda begin: ({'x': x[rows], 'y': y[rows]} for rows in order[begin:]),
     batch_name=lambda step: f'draw {step}', work_per_step=settings.batch_size,
     work_unit='pairs'), log=lambda line: None)

@@ -10,7 +10,7 @@ D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of 
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import flax.struct
 import jax
@@ -110,9 +110,10 @@ class Branches:
     used = jnp.concatenate([jnp.ones_like(self.tail[..., :1]), self.tail], axis=-1)
     after = jnp.arange(used.shape[-1], dtype=jnp.int32)[None, None] * used
     share = self.weight / used.sum(-1)
-    found = (self.original_end[..., None] + after, self.value_end[..., None] + after,
-             share[..., None] * used)
-    return tuple(x.reshape(x.shape[0], -1) for x in found)
+    places, pieces, weights = (x.reshape(x.shape[0], -1) for x in (
+      self.original_end[..., None] + after, self.value_end[..., None] + after,
+      share[..., None] * used))
+    return places, pieces, weights
 
 
 def at_pieces(
@@ -176,8 +177,11 @@ class State(Protocol):
     """Inverts `split_rows`."""
 
 
+S = TypeVar('S', bound=State)
+
+
 @runtime_checkable
-class CausalLM(Protocol):
+class CausalLM(Protocol[S]):
   """A causal language model as pure functions of its parameters.
 
   A model is hashable and equal to every other of the same configuration, so that compiled programs
@@ -199,7 +203,7 @@ class CausalLM(Protocol):
   def init(self, key: Array) -> Params:
     """Draws parameters, boxed with their logical axes (`flax.linen.Partitioned`)."""
 
-  def init_state(self, batch_size: int, *, cached: bool = False) -> State:
+  def init_state(self, batch_size: int, *, cached: bool = False) -> S:
     """The state at the beginning of every row's text.
 
     Args:
@@ -208,11 +212,11 @@ class CausalLM(Protocol):
         outputs with less work.
     """
 
-  def state_axes(self, *, cached: bool = False) -> State:
+  def state_axes(self, *, cached: bool = False) -> S:
     """A tuple of logical axes (or None for an axis that is not split) at each leaf of the state."""
 
   def apply(
-    self, params: Params, tokens: Int[Array, 'B T'], state: State,
+    self, params: Params, tokens: Int[Array, 'B T'], state: S,
     branches: Branches | None = None, *, positions: Int[Array, 'B K'] | None = None,
     documents: Documents | None = None, dropout_key: Array | None = None,
   ) -> Output:

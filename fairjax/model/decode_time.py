@@ -6,6 +6,7 @@ B = A, the prompts that a continuation is read after.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -102,5 +103,6 @@ class SteeredDecoder(DecodeTime):
     return self.base.logits_and_bias(weights, hidden)
 
 
-DECODE_TIME = {'average': AveragedDecoder, 'steer': SteeredDecoder}
+DECODE_TIME: dict[str, Callable[[Decoder, float], DecodeTime]] = {
+  'average': AveragedDecoder, 'steer': SteeredDecoder}
 """The methods by the name that `decoding` gives them."""

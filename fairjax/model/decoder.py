@@ -170,7 +170,7 @@ def _norm_parameters(config, name, size):
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderModel(CausalLM):
+class DecoderModel(CausalLM['NoState']):
   """A decoder-only model as a `CausalLM`; it drops nothing in training."""
 
   config: DecoderConfig

@@ -11,6 +11,7 @@ per branch, N heads, H head width, D model width, V vocabulary, L layers.
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import flax.linen as nn
 import jax
@@ -186,7 +187,7 @@ class TransformerXL(nn.Module):
     if branches.tail is not None:
       after = jnp.minimum(end + piece - value_end, shape[1] - 1)
       replaced = jnp.where(piece > value_end, after, replaced)
-    return context.replace(start=branches.start, replaced=replaced)
+    return dataclasses.replace(context, start=branches.start, replaced=replaced)
 
   def _cast(self, weights):
     return jax.tree.map(lambda x: x.astype(self.dtype), weights)
@@ -243,7 +244,7 @@ def _pick(x, positions):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerXLModel(CausalLM):
+class TransformerXLModel(CausalLM['Memory']):
   """`TransformerXL` as a `CausalLM`; its state is its memory."""
 
   config: ModelConfig
@@ -277,10 +278,10 @@ class TransformerXLModel(CausalLM):
     """See `CausalLM`."""
     if documents is not None:
       raise ValueError('a Transformer-XL keeps its memory across documents')
-    return TransformerXL(self.config).apply(
+    return cast(Output, TransformerXL(self.config).apply(
       {'params': params}, tokens, state, branches, positions=positions,
       train=dropout_key is not None,
-      rngs=None if dropout_key is None else {'dropout': dropout_key})
+      rngs=None if dropout_key is None else {'dropout': dropout_key}))
 
   def logits(self, params: Params, hidden: Float[Array, '*S D']) -> Float[Array, '*S V']:
     """See `CausalLM`; log-probabilities for an adaptive softmax."""

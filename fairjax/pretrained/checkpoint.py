@@ -675,23 +675,24 @@ def load_pretrained(
   files = open_model(directory)
   directory, config, quantised = files.directory, files.config, files.gguf
   kind, where = config['model_type'], str(directory / 'config.json')
-  arch = (read_decoder_config(config, where=where) if kind in DECODERS
-          else read_architecture(config, where=where))
+  decoder = read_decoder_config(config, where=where) if kind in DECODERS else None
   # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
   import ml_dtypes
   numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
   tensors = files.tensors
-  if kind in DECODERS:
+  if decoder:
     if head != 'lm':
       raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm: it writes "
                       'texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
                       'ALBERT')
-    arch = dataclasses.replace(arch, dtype=dtype)
+    decoder = dataclasses.replace(decoder, dtype=dtype)
+    arch: DecoderConfig | Architecture = decoder
     params, ignored, prefixes = _decoder_params(
-      tensors, arch, kind, str(directory), numpy_dtype, shardings)
+      tensors, decoder, kind, str(directory), numpy_dtype, shardings)
   else:
+    arch = encoder = read_architecture(config, where=where)
     params, ignored, prefixes = to_params(
-      tensors, arch, head, where=str(directory), dtype=numpy_dtype)
+      tensors, encoder, head, where=str(directory), dtype=numpy_dtype)
   tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size,
                              content=quantised.tokenizer if quantised else None)
   check_tokenizer(tokenizer, directory, kind=kind)
@@ -704,7 +705,7 @@ def load_pretrained(
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
     fingerprint=_fingerprint(directory, files.weights, head, dtype),
-    adapter=files.adapter and files.adapter.directory)
+    adapter=files.adapter.directory if files.adapter else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -981,7 +982,7 @@ def _what_it_is(folder: pathlib.Path) -> str:
 
 def _fingerprint(directory: pathlib.Path, files: list[pathlib.Path], head: str, dtype: str) -> str:
   """Digest of the files that decide the values, by name."""
-  parts = ['pretrained 1', head, dtype]
+  parts: list[Any] = ['pretrained 1', head, dtype]
   for path in [directory / name for name in _DECIDING] + files:
     if path.is_file():
       parts.append([path.name, file_sha256(path)])

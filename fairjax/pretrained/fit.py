@@ -23,7 +23,7 @@ from fairjax.pretrained.batch_runner import bucket_lengths
 from fairjax.train.loop import Stage, run_unsaved
 from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import make_mesh, replicated
-from fairjax.train.steps import TrainState, bind, make_update
+from fairjax.train.steps import BoundStep, TrainState, make_update
 
 
 def label_losses(scores: jax.Array, labels: jax.Array) -> jax.Array:
@@ -54,7 +54,7 @@ class Rows(Protocol):
 
   sizes: np.ndarray  # [R] int, by which rows of like size are put together
 
-  def batch(self, numbers: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+  def batch(self, numbers: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """Arrays of `rows` rows: those of the numbers, then padding; `labels` and the input."""
 
 
@@ -67,7 +67,7 @@ class TokenRows:
     self._ids, self._labels, self._pad_id = ids, labels, pad_id
     self._lengths = bucket_lengths(max_length)
 
-  def batch(self, numbers: Sequence[int], rows: int) -> dict[str, np.ndarray]:
+  def batch(self, numbers: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """`ids`, `mask` `[B, T]` and `labels` `[B]` of some rows; see `Rows`."""
     longest = max(self.sizes[i] for i in numbers)
     length = next(n for n in self._lengths if n >= longest)
@@ -79,6 +79,15 @@ class TokenRows:
       batch['mask'][row, :len(self._ids[i])] = True
     batch['labels'][:len(numbers)] = self._labels[numbers]
     return batch
+
+
+class _WaitingStep(BoundStep):
+  """Waits for each step: a training on eight CPU devices with many sent ahead stood still."""
+
+  def __call__(self, state, batch, rate):
+    state, metrics = super().__call__(state, batch, rate)
+    metrics['loss'][0].block_until_ready()
+    return state, metrics
 
 
 class FineTuning:
@@ -140,20 +149,9 @@ class FineTuning:
     return float(np.average([line['loss'] for line in found],
                             weights=steps * [line['rows'] for line in found]))
 
-  def _step(self, seed: int) -> Callable:
-    step = bind(self._update, seed)
-    if self.mesh.devices.flat[0].platform != 'cpu':
-      return step
-
-    # With many steps sent ahead, a training on eight CPU devices stood still until XLA's limit for
-    # collectives ended it.
-    def waiting(*arguments):
-      state, metrics = step(*arguments)
-      metrics['loss'][0].block_until_ready()
-      return state, metrics
-
-    waiting.lower = step.lower
-    return waiting
+  def _step(self, seed: int) -> BoundStep:
+    on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
+    return (_WaitingStep if on_cpu else BoundStep)(self._update, seed)
 
   def _batches(self, seed: int, first: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches from a step on; every epoch has an order of its own."""

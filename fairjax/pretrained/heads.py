@@ -77,13 +77,13 @@ class FeatureRows:
     self.sizes = np.zeros(len(labels), int)
     self._features, self._places, self._labels = features, places, labels
 
-  def batch(self, places: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+  def batch(self, numbers: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """`inputs` `[B, F]` and `labels` `[B]`; see `fit.Rows`."""
-    found = combine(self._features, self._places[places])
+    found = combine(self._features, self._places[numbers])
     inputs = np.zeros((rows, found.shape[1]), np.float32)
-    inputs[:len(places)] = found
+    inputs[:len(numbers)] = found
     labels = np.zeros(rows, self._labels.dtype)
-    labels[:len(places)] = self._labels[places]
+    labels[:len(numbers)] = self._labels[numbers]
     return {'inputs': inputs, 'labels': labels}
 
 

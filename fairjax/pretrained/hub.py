@@ -40,7 +40,7 @@ def _packaged(package: str) -> pathlib.Path:
   if len(found) != 1:
     raise UserError(f'the package {package} holds {len(found)} models (GGUF files, or config.json '
                     'in folders), not one: name the path of a folder or file instead')
-  return pathlib.Path(importlib.metadata.distribution(package).locate_file(found[0]))
+  return pathlib.Path(str(importlib.metadata.distribution(package).locate_file(found[0])))
 
 
 def fetch(name: str | os.PathLike) -> pathlib.Path:

@@ -54,7 +54,7 @@ from fairjax.train import Identity, derive_seed, make_mesh, own_rows, params_dig
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import ROWS, axes_sharding, replicated, to_devices, to_host
-from fairjax.train.steps import TrainState, bind, make_update
+from fairjax.train.steps import BoundStep, TrainState, make_update
 
 # Where the parameters of BERT and ALBERT live: the table of their logical axes.
 #
@@ -300,7 +300,7 @@ class _Run:
       name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,
       init_state=lambda: jax.jit(self._fresh, out_shardings=self._shardings)(start.params),
       params_template=lambda: template.params, state_template=lambda: template,
-      step=bind(self._update, self._dropout_seed),
+      step=BoundStep(self._update, self._dropout_seed),
       batches=lambda first: own_rows(self._train.training(first, config.batch_size)),
       batch_name=lambda step: f'rows {step * config.batch_size} to '
                               f'{(step + 1) * config.batch_size - 1} of the shuffled passes',

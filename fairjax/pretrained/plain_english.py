@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.model.decoder import DecoderModel, NoState
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.pretrained.checkpoint import Pretrained
 
 MOST_BITS = 1.3
@@ -31,6 +32,7 @@ def rate_plain_english(model: Pretrained) -> tuple[float, float]:
   count = -(-(len(ids) - 1) // size)
   padded = np.pad(ids, (0, count * size + 1 - len(ids)))
   rows = np.stack([padded[i * size:(i + 1) * size + 1] for i in range(count)])
+  assert isinstance(model.arch, DecoderConfig)
   lm = DecoderModel(model.arch)
 
   @jax.jit

@@ -95,8 +95,8 @@ def write_report(
     pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
   for pattern in ('values.*', 'fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
-    for file in (directory / 'figures').glob(pattern):
-      file.unlink()
+    for old in (directory / 'figures').glob(pattern):
+      old.unlink()
   labelled = labelling(config, [row.method for row in rows])
   limits = [line for line in [labelling_warning(labelled)] if line]
   limits += warnings(rows)
@@ -108,11 +108,12 @@ def write_report(
   ordered = recommended_first(rows, selection)
   drawn = _draw(directory / 'figures', ordered, curves, distributions)
   title = f'Sentiment bias by {attribute}'
-  head = [Text(_subtitle(rows), 'muted'),
-          *(Text(line, 'lead') for line in verdict_lines(rows, attribute, selection))]
+  head: list[Part] = [
+    Text(_subtitle(rows), 'muted'),
+    *(Text(line, 'lead') for line in verdict_lines(rows, attribute, selection))]
   cautions = [Text(line, 'note') for line in (*limits, *audited)]
-  overview = [sections.overview_table(ordered, selection),
-              Text(sections.definitions(rows), 'small')]
+  overview: list[Part] = [sections.overview_table(ordered, selection),
+                          Text(sections.definitions(rows), 'small')]
   # The rewording floor, where records have that arm.
   overview += [
     Text(f"{row.name}, {scorer}: {words['sentence']}; I.F. of rewordings "

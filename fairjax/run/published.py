@@ -47,7 +47,8 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
     write_sealed_json(path, _describe(config.pretrained.model))
   processes.share()
   saved = read_sealed_json(path, again='delete it and run again')
-  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()}
+  sizes: dict[str, Any] = {
+    k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()}
   return PublishedModel(config.pretrained.model, run_decoder(config, DecoderConfig(**sizes)),
                         saved['digest'])
 

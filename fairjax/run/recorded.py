@@ -205,18 +205,19 @@ def sample_pretrained(
   import jax
 
   from fairjax.generate import generate
-  from fairjax.model.decoder import CachedDecoder
+  from fairjax.model.decoder import CachedDecoder, DecoderConfig
   from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
   from fairjax.run.next_token import write_next_token
   if start and chat:
     raise UserError('start and chat exclude each other: the chat template says how a text begins')
   devices, mesh = jax.devices(), None  # of all processes
-  place = jax.sharding.SingleDeviceSharding(devices[0])
+  place: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(devices[0])
   if len(devices) > 1:
     mesh = jax.make_mesh((len(devices),), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
+  assert isinstance(model.arch, DecoderConfig)
   vocabulary = model.vocabulary(start=start, chat=chat)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   sizes = {p.text: len(vocabulary.prompt_ids(p.text)) for p in prefixes}

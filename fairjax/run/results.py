@@ -101,10 +101,12 @@ class Run:
   def decoder(self, model: Model | None = None) -> 'Decoder':
     """Cached decoding with a model; ids without a text are never drawn."""
     from fairjax.model.decode_time import DECODE_TIME
+    from fairjax.model.decoder import CachedDecoder
     found = self.language_model.decoder()
     if self.published:
       v = self.vocabulary
       ends = {v.eos_id, *v.end_ids, *v.start_ids}
+      assert isinstance(found, CachedDecoder)
       found = dataclasses.replace(found, unused=tuple(
         i for i, surface in enumerate(v.surfaces) if not surface and i not in ends))
     if model is None or model.method not in DECODE_TIME:
@@ -160,7 +162,7 @@ class Run:
     """Adapters that a stage of a run with `pretrained.lora` trained."""
     from fairjax.model.decoder import LoraDecoder
     from fairjax.train import load_params, params_template
-    lm = LoraDecoder(self.language_model.config, self.config.pretrained.lora)
+    lm = LoraDecoder(self.published.config, self.config.pretrained.lora)
     return load_params(model.directory, params_template(lm, self.mesh))
 
   def generate(

@@ -91,7 +91,7 @@ def damaged_leaves(
 def digest_bytes(array: Any) -> bytes:
   """SHA-256 over the bytes of an array in C order."""
   flat = np.ascontiguousarray(np.asarray(array)).reshape(-1)
-  return hashlib.sha256(flat.view(np.uint8)).digest()
+  return hashlib.sha256(flat.view(np.uint8).data).digest()
 
 
 def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple, tuple]:

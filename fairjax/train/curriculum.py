@@ -31,6 +31,7 @@ from fairjax.config import (
   BASELINE,
   MACHINE_FIELDS,
   Config,
+  DebiasConfig,
   TrainConfig,
   Variant,
   debias_variants,
@@ -151,7 +152,9 @@ class BatchSource(Protocol):
 class Published(Protocol):
   """A published model in the place of step 1."""
 
-  digest: str  # of its files
+  @property
+  def digest(self) -> str:
+    """Of its files."""
 
   def load(self, template: Params) -> Params:
     """Its parameters, in the shapes, dtypes and shardings of `template`."""
@@ -226,11 +229,13 @@ class Curriculum:
       stage=spec.section, vocabulary=source.vocabulary_fingerprint,
       config=json_sha256(stage_fields(config, spec.section)),
       method=variant.method if parent else '', parent=parent.digest if parent else origin)
-    start, whole, rank, base = parent and parent.params, model, config.pretrained.lora, ()
+    start, whole, rank = parent and parent.params, model, config.pretrained.lora
+    base: tuple[Params, ...] = ()
     if parent and rank:
       assert isinstance(model, DecoderModel)
       model, start, base = LoraDecoder(model.config, rank), None, (parent.params,)
     if variant.regularised:
+      assert isinstance(train, DebiasConfig)
       split, extra, term = 'train_sensitive', *self._fairness(variant, done)
       identity = dataclasses.replace(identity, **term)
       update = steps.make_debias_step(
@@ -241,7 +246,7 @@ class Curriculum:
       update = steps.make_lm_step(model, Adam.of(train), self.mesh, train.grad_accum_steps)
     return Stage(
       name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,
-      config=train, mesh=self.mesh, step=steps.bind(update, seed, *extra, *base),
+      config=train, mesh=self.mesh, step=steps.BoundStep(update, seed, *extra, *base),
       init_state=lambda: steps.init_lm_state(
         model, train, self.mesh, seed=seed, params=start),
       params_template=lambda: steps.params_template(model, self.mesh),
@@ -250,11 +255,16 @@ class Curriculum:
         split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
       evaluate=lambda params: self._evaluate_lm(
+<<<<<<< HEAD
         with_adapters(*base, params) if base else params, whole, train, source),
       work_per_step=train.batch_size * config.model.segment_len, log_config=config.log,
       flops_per_step=0.0 if config.model.cutoffs else model_flops(  # of tails few rows are read
         steps.params_template(whole, self.mesh), train.batch_size * config.model.segment_len,
         adapters=bool(base)))
+=======
+        with_adapters(base[0], params) if base else params, whole, train, source),
+      work_per_step=train.batch_size * config.model.segment_len, log_config=config.log)
+>>>>>>> 0ad505d (mypy is clean on the whole package: steps are classes, causal models name their state)
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -314,11 +324,12 @@ class Curriculum:
       init_state=lambda: steps.init_sentiment_state(width, stage, self.mesh, seed=seed),
       params_template=lambda: steps.sentiment_template(width, stage, self.mesh),
       state_template=lambda: steps.sentiment_state_template(width, stage, self.mesh),
-      step=steps.bind(steps.make_sentiment_step(Adam.of(stage), shape, self.mesh), seed),
+      step=steps.BoundStep(
+        steps.make_sentiment_step(Adam.of(stage), shape, self.mesh), seed),
       batch_name=lambda step: f'sentences of step {step}, seed {seed}',
       work_per_step=stage.batch_size, work_unit='sentences', log_config=self.config.log)
 
-  def _sentiment_identity(self, **fields: str) -> Identity:
+  def _sentiment_identity(self, **fields: Any) -> Identity:
     return Identity(
       stage='sentiment', vocabulary=self.batches.vocabulary_fingerprint,
       config=json_sha256(stage_fields(self.config, 'sentiment')), **fields)

@@ -291,9 +291,9 @@ class _Skips:
     stage, good, first = self._stage, self._good, self._row[0]
     if good:
       count = len(self._row)
-      guard = state.guard.replace(in_a_row=state.guard.in_a_row * 0,
+      guard = dataclasses.replace(state.guard, in_a_row=state.guard.in_a_row * 0,
                                   total=state.guard.total - count)
-      state = state.replace(step=state.step - count, guard=guard)
+      state = dataclasses.replace(state, step=state.step - count, guard=guard)
       store.finish(good, state, stage.identity, extra_state={
         'metrics': [line for line in lines if line['step'] <= good]})
     path = stage.directory / 'diverged.json'
@@ -315,7 +315,8 @@ class _Throughput:
   """Progress lines: step, metrics, tokens/s and the time left."""
 
   def __init__(self, stage: Stage):
-    self._stage, self._step, self._time = stage, None, 0.0
+    self._stage, self._time = stage, 0.0
+    self._step: int | None = None
 
   def pause(self) -> None:
     """Leaves the time since the last line out of the rate."""

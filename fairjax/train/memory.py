@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from fairjax.errors import UserError
+from fairjax.model import Memory
 from fairjax.train.steps import TrainState
 
 _OUT_OF_MEMORY = re.compile(
@@ -55,7 +56,8 @@ def abstract_gradients(state: TrainState) -> Any:
   """
   if state.memory is None:
     return state.params
-  dtype = state.memory.hidden.dtype if jax.tree.leaves(state.memory) else jax.numpy.bfloat16.dtype
+  memory = state.memory
+  dtype = memory.hidden.dtype if isinstance(memory, Memory) else jax.numpy.bfloat16.dtype
   layers = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding),
                         state.params['layers'])
   return {**state.params, 'layers': layers}

@@ -5,13 +5,14 @@ programs, so that all stages and variants of one shape share them.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
@@ -173,6 +174,16 @@ class TrainState:
                guard=Guard.fresh(adam))
 
 
+class Jitted(Protocol):
+  """A jitted function."""
+
+  def __call__(self, *arguments: Any) -> Any:
+    """Runs it."""
+
+  def lower(self, *arguments: Any) -> jax.stages.Lowered:
+    """The program for arguments that exist, or abstract ones."""
+
+
 def make_update(
   loss_fn: Callable, adam: Adam, *, grad_accum_steps: int = 1,
   prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch,
@@ -206,11 +217,13 @@ def make_update(
     one, norm = jnp.ones(()), optax.tree.norm(gradients)
     loss = metrics.get('total_loss', metrics['loss'])[0]
     ok = state.guard.allows(adam, loss, norm)
-    kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), (params, opt_state, memory),
-                        (state.params, state.opt_state, state.memory))
+    params, opt_state, memory = jax.tree.map(
+      lambda new, old: jnp.where(ok, new, old), (params, opt_state, memory),
+      (state.params, state.opt_state, state.memory))
     metrics = metrics | {'grad_norm': (norm, one), 'learning_rate': (learning_rate, one),
                          'skipped': (1.0 - ok, one)}
-    return TrainState(state.step + 1, *kept, guard=state.guard.after(adam, ok, loss)), metrics
+    guard = state.guard.after(adam, ok, loss)
+    return TrainState(state.step + 1, params, opt_state, memory, guard), metrics
 
   return step
 
@@ -323,7 +336,7 @@ def _make_init(
 @functools.lru_cache
 def make_lm_step(
   model: CausalLM, adam: Adam, mesh: Mesh, grad_accum_steps: int = 1
-) -> Callable:
+) -> Jitted:
   """Step 1 of the curriculum, and its continuation as the control of footnote 6 (H-18, H-26).
 
   Returns:
@@ -339,7 +352,7 @@ def make_lm_step(
     nll = _mean_nll(model, whole, output, batch, grad_accum_steps)
     return nll, (output.state, {'loss': (nll, jnp.ones(()))})
 
-  return _jit_step(make_update(
+  return _JittedStep(make_update(
     loss_fn, adam, grad_accum_steps=grad_accum_steps, prepare=_with_totals), mesh)
 
 
@@ -362,7 +375,7 @@ def _mean_nll(model, params, output, batch, grad_accum_steps) -> Float[Array, ''
 def make_debias_step(
   model: CausalLM, adam: Adam, term: FairnessTerm, mesh: Mesh,
   grad_accum_steps: int = 1,
-) -> Callable:
+) -> Jitted:
   r"""Step 3 (H-20..H-23): one forward pass for the originals and their counterfactual branches.
 
   .. math:: L = L_{LM}(x) + \lambda L_{fairness}(h(x_{1:i}), h(\tilde x_{1:i}))
@@ -418,7 +431,7 @@ def make_debias_step(
         step % term.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
     return {'kl': (kl, count), 'js': (js, count)}
 
-  return _jit_step(make_update(
+  return _JittedStep(make_update(
     loss_fn, adam, grad_accum_steps=grad_accum_steps, prepare=_with_totals), mesh)
 
 
@@ -447,7 +460,7 @@ def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Pa
 
 
 @functools.lru_cache
-def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Callable:
+def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Jitted:
   """Step 2 (H-19): f_sh on h-bar of the frozen language model.
 
   Returns:
@@ -462,7 +475,7 @@ def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Calla
     accuracy = jnp.mean((logit > 0) == (batch['label'] > 0.5))
     return loss, (memory, {'loss': (loss, jnp.ones(())), 'accuracy': (accuracy, jnp.ones(()))})
 
-  return _jit_step(make_update(loss_fn, adam), mesh)
+  return _JittedStep(make_update(loss_fn, adam), mesh)
 
 
 @functools.lru_cache
@@ -507,47 +520,55 @@ def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> 
   return nn.unbox(module.init(key, jnp.zeros((1, model_dim)))['params'])
 
 
-def bind(update: Callable, seed: int, *extra: Any) -> Callable:
-  """`step(state, batch, learning rate)` of a jitted update, with its `lower(...)`."""
-  def step(state, batch, rate):
-    return update(state, batch, seed, rate, *extra)
+class BoundStep:
+  """`step(state, batch, learning rate)` of a jitted update."""
 
-  step.lower = lambda state, batch, rate: update.lower(state, batch, seed, rate, *extra)
-  return step
+  def __init__(self, update: Jitted, seed: int, *extra: Any):
+    self._update, self._seed, self._extra = update, seed, extra
+
+  def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
+               ) -> tuple[TrainState, Metrics]:
+    """The state after one update, and its metrics."""
+    return self._update(state, batch, self._seed, rate, *self._extra)
+
+  def lower(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
+            ) -> jax.stages.Lowered:
+    """The program for arguments that exist, or abstract ones."""
+    return self._update.lower(state, batch, self._seed, rate, *self._extra)
 
 
 def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
   """The output of the frozen f_sh on h (H-22): its last hidden layer, or (1 - p, p)."""
-  logit, hidden = term.projection.module().apply({'params': projection}, h)
+  logit, hidden = cast(tuple, term.projection.module().apply({'params': projection}, h))
   if term.sentiment_layer == 'hidden':
     return hidden
   # The cosine of two single logits is only their sign; the pair of probabilities has an angle.
   return jnp.stack([jax.nn.sigmoid(-logit), jax.nn.sigmoid(logit)], axis=-1)
 
 
-def _jit_step(step: Callable, mesh: Mesh) -> Callable:
-  """Jits with the state donated and its shardings kept, so that no later step compiles again.
+class _JittedStep:
+  """Jits with the state donated and its shardings kept, so that no later step compiles again."""
 
-  The result also has `lower(...)`, as jitted functions do, for states that exist or abstract ones.
-  """
-  compiled = None
+  def __init__(self, step: Callable, mesh: Mesh):
+    self._step, self._mesh = step, mesh
+    self._compiled: Any = None
 
-  def jitted(state):
-    nonlocal compiled
-    if compiled is None:
+  def _jitted(self, state: TrainState) -> Any:
+    if self._compiled is None:
       shardings = jax.tree.map(lambda x: x.sharding, state)
-      compiled = jax.jit(
-        step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
-    return compiled
+      self._compiled = jax.jit(
+        self._step, donate_argnums=0, out_shardings=(shardings, replicated(self._mesh)))
+    return self._compiled
 
-  def call(state, *arguments):
-    with on_mesh(mesh):
-      return jitted(state)(state, *arguments)
+  def __call__(self, state: TrainState, *arguments: Any) -> Any:
+    with on_mesh(self._mesh):
+      return self._jitted(state)(state, *arguments)
 
-  def lower(state, *arguments):
-    with on_mesh(mesh):
-      return jitted(state).lower(state, *arguments)
+  def lower(self, state: TrainState, *arguments: Any) -> jax.stages.Lowered:
+    """The program for a state that exists, or an abstract one."""
+    with on_mesh(self._mesh):
+      return self._jitted(state).lower(state, *arguments)
 
-  call.cache_size = lambda: 0 if compiled is None else compiled._cache_size()
-  call.lower = lower
-  return call
+  def cache_size(self) -> int:
+    """How many programs were compiled."""
+    return 0 if self._compiled is None else self._compiled._cache_size()

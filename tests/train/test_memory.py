@@ -94,7 +94,7 @@ def sentiment_step():
   mesh = make_mesh(MeshConfig(), jax.devices()[:2])
   stage = dataclasses.replace(CONFIG.sentiment, hidden_dim=9)
   batch = to_devices({'h_bar': np.ones((8, 24), np.float32), 'label': np.ones(8, np.float32)}, mesh)
-  step = steps.bind(steps.make_sentiment_step(Adam.of(stage), Projection.of(stage), mesh), 5)
+  step = steps.BoundStep(steps.make_sentiment_step(Adam.of(stage), Projection.of(stage), mesh), 5)
   state = zeros(steps.sentiment_state_template(24, stage, mesh))
   return step, state, batch, np.float32(1e-3)
 
