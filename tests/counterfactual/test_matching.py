@@ -20,6 +20,7 @@ from fairjax.counterfactual import (
   matching,
   replacement_pieces,
 )
+from fairjax.errors import UserError
 from fairjax.vocabulary import (
   build_word_vocabulary,
   load_vocabulary,
