@@ -111,9 +111,9 @@ def doctor(options: argparse.Namespace) -> int:
     faults.append(folder_fault(place))
     lines.append(('workdir', f'{place}: {"not " if faults[-1] else ""}writable'))
     from fairjax.train.goodput import read_goodput
-    lines += [(f'[{path.parent.relative_to(place)}]', found.format()) for path in
+    lines += [(f'[{path.parent.relative_to(place)}]', times.format()) for path in
               sorted(place.rglob('times.jsonl'), key=os.path.getmtime)
-              if (found := read_goodput(path.parent))]
+              if (times := read_goodput(path.parent))]
   if bucket:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
@@ -122,8 +122,8 @@ def doctor(options: argparse.Namespace) -> int:
     lines += told
     faults.append(fault)
   if options.kernel:
-    found, fault = kernel_state(workdir)
-    lines += found
+    told, fault = kernel_state(workdir)
+    lines += told
     faults.append(fault)
   for name, value in lines:
     print(f'{name:18s} {value}')

@@ -255,16 +255,11 @@ class Curriculum:
         split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
       batch_name=lambda step: source.batch_name(split, step, batch_size=train.batch_size),
       evaluate=lambda params: self._evaluate_lm(
-<<<<<<< HEAD
-        with_adapters(*base, params) if base else params, whole, train, source),
+        with_adapters(base[0], params) if base else params, whole, train, source),
       work_per_step=train.batch_size * config.model.segment_len, log_config=config.log,
       flops_per_step=0.0 if config.model.cutoffs else model_flops(  # of tails few rows are read
         steps.params_template(whole, self.mesh), train.batch_size * config.model.segment_len,
         adapters=bool(base)))
-=======
-        with_adapters(base[0], params) if base else params, whole, train, source),
-      work_per_step=train.batch_size * config.model.segment_len, log_config=config.log)
->>>>>>> 0ad505d (mypy is clean on the whole package: steps are classes, causal models name their state)
 
   def _fairness(self, variant: Variant, done: Mapping[str, StageResult]
                 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -68,7 +68,7 @@ def read_goodput(directory: pathlib.Path) -> Goodput | None:
       starts[-1][1].append(line)
   if not starts:
     return None
-  seconds: collections.Counter[str] = collections.Counter()
+  seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
   stopped, done = 0.0, starts[0][0]['start']
   for number, (head, lines) in enumerate(starts):
     following = starts[number + 1][0] if number + 1 < len(starts) else None

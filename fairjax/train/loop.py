@@ -138,8 +138,8 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
       write_done(stage.directory, step=end, digest=params_digest(state.params),
                  identity=stage.identity, summary=last | {'skipped_updates': skipped})
     watch.write()
-    if processes.is_first() and (found := read_goodput(stage.directory)):
-      log(f'[{stage.name}] {found.format()}')
+    if processes.is_first() and (times := read_goodput(stage.directory)):
+      log(f'[{stage.name}] {times.format()}')
     return state.params
   finally:
     store.close()

@@ -67,7 +67,8 @@ class MetricWriter:
   def __init__(self, directory: pathlib.Path | None, *, first_step: int,
                saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None],
                tracker: str = '', name: str = ''):
-    self._file = self._tensorboard = self._tracker = None
+    self._file = self._tensorboard = None
+    self._tracker: _Wandb | _Mlflow | None = None
     self._log = log
     self.lines: list[dict[str, Any]] = []  # of the file
     self.evaluated: set[int] = set()  # steps that have validation metrics
@@ -190,7 +191,7 @@ class _Mlflow:
     self._mlflow.end_run()
 
 
-_TRACKERS = {'wandb': _Wandb, 'mlflow': _Mlflow}
+_TRACKERS: Mapping[str, type[_Wandb] | type[_Mlflow]] = {'wandb': _Wandb, 'mlflow': _Mlflow}
 
 
 def import_tracker(name: str) -> Any:

@@ -86,7 +86,6 @@ class Watch:
       else:
         self._usual[name] = collections.deque(maxlen=_LAST)
 
-<<<<<<< HEAD
   def begin(self, step: int, about: dict[str, Any]) -> None:
     """Writes the line of a start after `step`, with what the rates need."""
     self.step = step
@@ -94,7 +93,7 @@ class Watch:
 
   def write(self) -> None:
     """Writes the seconds since the last line."""
-    seconds, self.seconds = dict(self.seconds), collections.Counter()
+    seconds, self.seconds = dict(self.seconds), collections.defaultdict(float)
     self._write({'step': self.step, 'at': time.time(), 'seconds': seconds})
 
   def _write(self, line: dict[str, Any]) -> None:
@@ -104,12 +103,6 @@ class Watch:
       if file.tell() and (file.seek(-1, os.SEEK_END), file.read())[1] != b'\n':
         file.write(b'\n')  # after a line that a kill has torn
       file.write(json_line(line))
-=======
-  def take(self) -> dict[str, float]:
-    """The seconds of the parts since the last call."""
-    found, self.seconds = dict(self.seconds), collections.defaultdict(float)
-    return found
->>>>>>> 0ad505d (mypy is clean on the whole package: steps are classes, causal models name their state)
 
   def limit(self, name: str) -> float:
     """Seconds after which a part hangs."""
