@@ -16,11 +16,11 @@ def stage(method='', unit='tokens'):
 
 
 def test_a_line_holds_what_somebody_watches_in_fixed_decimals():
-  assert _format(stage('embedding'), MEANS) == 'loss 1.1700  fairness 0.0694  cos 0.9306  KL 0.0034'
+  assert _format(stage('embedding'), MEANS) == 'loss 1.170  fairness 0.0694  cos 0.931  KL 0.0034'
   assert 'fairness 0.1518' in _format(stage('sentiment'), MEANS)
-  assert _format(stage(), {'loss': 7.0, 'learning_rate': 1.0}) == 'loss 7.0000  perplexity 1,097'
+  assert _format(stage(), {'loss': 7.0, 'learning_rate': 1.0}) == 'loss 7.000  perplexity 1,097'
   assert _format(stage(unit='examples'), {'loss': 0.5, 'accuracy': 1.0}
-                 ) == 'loss 0.5000  accuracy 1.0000'
+                 ) == 'loss 0.500  accuracy 1.000'
 
 
 def test_counters_are_means_and_zeros_are_left_out():
