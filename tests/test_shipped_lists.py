@@ -15,6 +15,12 @@ DIGESTS = {
     '6622a15ceb39ed09546ebbe4b052ea9fa0dd327506b4950838c6cf728b2bc2b1',
   'counterfactual/assets/country.yaml':
     '0466b9c196bff64ec51b5bd1fb371d744ce056ff9d67d0f856efa26f1228cde8',
+  'counterfactual/assets/crossed/country_name.yaml':
+    'c4bb8b061a6481e16516c32e0ff779bfcde2c50863ab862bec63ae64fd5b0ce2',
+  'counterfactual/assets/crossed/country_occupation.yaml':
+    '3474157ba53a810ea2b950bcc4b10b8413fb30bdadb61df3370ea150b382df35',
+  'counterfactual/assets/crossed/name_occupation.yaml':
+    '407f26b9ff40b451bb5b98cb82cad59cb4f8dd23427d761c52afa095e80c0148',
   'counterfactual/assets/gender_pairs.txt':
     '1498cd85bda87b5b0842ce1b59383b1e54d8066bc7cedc9909767e0539126671',
   'counterfactual/assets/name.yaml':
@@ -44,5 +50,7 @@ def test_no_list_is_left_out():
   rooms = importlib.resources.files('fairjax')
   found = {f'{room}/assets/{file.name}'
            for room in ('counterfactual', 'gender', 'gender/fair_generation')
-           for file in rooms.joinpath(room, 'assets').iterdir()}
+           for file in rooms.joinpath(room, 'assets').iterdir() if file.is_file()}
+  found |= {f'counterfactual/assets/crossed/{file.name}'
+            for file in rooms.joinpath('counterfactual/assets/crossed').iterdir()}
   assert found == set(DIGESTS)

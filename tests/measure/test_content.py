@@ -198,6 +198,9 @@ class Words:
   def encode(self, text):
     return [3 + sum(map(ord, w)) % 7 for w in text.split()]
 
+  def prompt_ids(self, text):
+    return [*self.start_ids, *self.encode(text)]
+
 
 def test_log_probs_are_those_of_a_whole_pass():
   params = make_params()
