@@ -57,24 +57,6 @@ if importlib.util.find_spec('beartype'):
   install_import_hook('fairjax.model', 'beartype.beartype')
 
 
-# With few tests they would come last, and one worker be at them with none beside it.
-LONG = ('run/test_job.py', 'chaos/test_chaos.py', 'test_processes.py', 'run/test_notebooks.py',
-        'test_benchmarks.py', 'train/test_sharding.py', 'test_examples.py', 'test_readme.py',
-        'run/test_attribute_runs.py', 'report/test_mitigations.py', 'run/test_published.py',
-        'pretrained/test_classifier_training.py', 'run/test_seeds.py')
-
-
-def pytest_configure(config):
-  """Files in the order of `pytest_collection_modifyitems`, if there are parallel workers."""
-  if hasattr(config.option, 'loadscopereorder'):
-    config.option.loadscopereorder = False
-
-
-def pytest_collection_modifyitems(items):
-  """Long files first."""
-  items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
-
-
 def pytest_unconfigure():
   """Removes the cache where this process made it: of parallel runs, the one that starts them."""
   if OWN_CACHE:
