@@ -93,10 +93,15 @@ def test_data() -> pathlib.Path:
   return folder
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
+def _without_figures():
   """Leaves the figures, a quarter of a tiny run, out of tests that are about text."""
-  monkeypatch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+    yield
+
+
+no_figures = pytest.fixture(_without_figures)
+no_figures_in_module = pytest.fixture(_without_figures, scope='module')
 
 
 @pytest.fixture

@@ -230,8 +230,7 @@ def test_two_samples_of_one_model_seldom_differ_beyond_the_noise():
   assert far == ['higher'] * 10
 
 
-def test_records_of_any_model_become_a_report(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr('fairjax.report.report._draw', lambda *arguments: [])
+def test_records_of_any_model_become_a_report(tmp_path, capsys, no_figures):
   attribute = tmp_path / 'colour.yaml'
   attribute.write_text(json.dumps({
     'name': 'colour', 'values': [{'text': v.text} for v in ATTRIBUTE.values],

@@ -28,11 +28,7 @@ TINY = {
 BERT = 'bert:tests/golden/pretrained/bert_classifier'
 
 
-@pytest.fixture(scope='module', autouse=True)
-def no_figures():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    yield
+pytestmark = pytest.mark.usefixtures('no_figures_in_module')
 
 
 @pytest.fixture(scope='module')

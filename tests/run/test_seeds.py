@@ -29,11 +29,7 @@ def run(workdir, seeds=None, **changes):
                *([] if seeds is None else [f'--seeds={seeds}'])])
 
 
-@pytest.fixture(scope='module', autouse=True)
-def no_figures():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    yield
+pytestmark = pytest.mark.usefixtures('no_figures_in_module')
 
 
 @pytest.fixture(scope='module')
