@@ -135,6 +135,29 @@ def wasserstein(row, axis, count):
   return np.mean(found)
 
 
+def test_half_samples_have_the_noise_of_whole_ones():
+  """Also of 3 samples, whose halves are unequal."""
+  attribute, rng = crossed(3, 4), np.random.default_rng(0)
+  scores = [[rng.uniform(size=3) for _ in range(12)] for _ in range(1000)]
+  found = measure_crossed(samples_of(attribute, scores), attribute, permutations=20, seed=0)
+  assert found['interaction']['value'] == pytest.approx(found['interaction']['null_mean'], rel=0.015)
+
+
+def test_standard_errors_are_those_of_the_jackknife_over_twenty_groups():
+  attribute, rng = crossed(2, 3), np.random.default_rng(4)
+  scores = [[rng.uniform(size=40) for _ in range(6)] for _ in range(2)]
+
+  def measured(rows):
+    return crossed_effects(
+      measure_crossed(samples_of(attribute, rows), attribute, permutations=1, seed=0))
+
+  left = [[e['value'] for e in measured([[np.delete(x, [g, g + 20]) for x in row]
+                                         for row in scores]).values()] for g in range(20)]
+  np.testing.assert_allclose(
+    [effect['std_error'] for effect in measured(scores).values()],
+    np.sqrt(19 * np.var(left, axis=0)), rtol=1e-9)
+
+
 def test_records_without_templates_find_theirs_and_texts_are_refused(tmp_path):
   attribute = load_attribute('name*country')
   rows = [{'value': v.text, 'prefix': f'{v.pronouns["name"]} moved to {v.pronouns["country"]} '
