@@ -39,9 +39,8 @@ def kernel_fault(
     width=config.head_dim, block=config.attention_block, branches=branches, dtype=config.dtype))
   options = {'block': config.attention_block, 'barrel_shift': barrel_shift, 'interpret': interpret}
   try:
-    worst = _difference(config, (0, 0), options)
-    if joint:
-      worst = max(worst, _difference(config, branches, options))
+    worst = np.max([_difference(config, laid_out, options)
+                    for laid_out in ((0, 0), *([branches] if joint else []))])
   except Exception as e:  # of the compiler, Mosaic and the device: many types
     return f'it does not run: {type(e).__name__}: {str(e).strip().splitlines()[0][:200]}'
   if not worst <= TOLERANCE:  # nor NaN
@@ -50,7 +49,7 @@ def kernel_fault(
 
 
 def _difference(config, branches, options):
-  """Largest difference of values and gradients, each by the largest value of its array."""
+  """Largest difference of values and gradients, by the largest value of an array; perhaps NaN."""
   count, pieces = branches
   heads, length, width = config.num_heads, config.segment_len, config.head_dim
   keys, own = config.memory_len + length, count * pieces
@@ -86,4 +85,4 @@ def _difference(config, branches, options):
 
   pairs = zip(*([np.asarray(x, np.float64) for x in both(attention, arrays)]
                 for attention in (kernel, blocks)), strict=True)
-  return max(float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in pairs)
+  return float(np.max([np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in pairs]))

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from fairjax.data.token_store import (
   write_token_store,
 )
 from fairjax.errors import UserError
+from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
 FILLER = ['the', 'people', 'of', 'went', 'to', 'a', 'town', 'Italyan', '.']
@@ -141,6 +143,14 @@ def test_foreign_stores_are_refused(store):
     open_token_store(store.path, vocabulary='0' * 64)
   with pytest.raises(UserError, match='another attribute'):
     open_token_store(store.path, attribute='0' * 64)
+
+
+def test_a_store_of_another_format_is_refused_by_number(store, tmp_path):
+  shutil.copytree(store.path, tmp_path / 'store')
+  path = tmp_path / 'store' / 'manifest.json'
+  write_sealed_json(path, read_sealed_json(path, again='') | {'format': 99})
+  with pytest.raises(UserError, match='has format 99, and this fairjax reads 2: '):
+    open_token_store(tmp_path / 'store')
 
 
 def use(path):

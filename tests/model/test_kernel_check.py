@@ -1,11 +1,12 @@
 """The check takes the kernel as it is, and notices one that is broken on purpose."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from fairjax.config import ModelConfig
 from fairjax.model import kernel_check
-from fairjax.model.attention_kernel import fused_attention
+from fairjax.model.attention_kernel import attention_with_branches, fused_attention
 
 SIZES = ModelConfig(num_heads=2, head_dim=8, segment_len=16, memory_len=16, attention_block=8)
 
@@ -21,13 +22,21 @@ def test_the_kernel_is_as_blocks():
 @pytest.mark.parametrize('broken', [
   lambda out, query: out * 1.05,
   lambda out, query: out.at[0, 0, 3, 2].add(1.0),
-  lambda out, query: out / (query.sum() * 0),
+  lambda out, query: out * jnp.nan,
   lambda out, query: out + 0.2 * (query - jax.lax.stop_gradient(query)),  # gradients alone
-], ids=['scaled', 'one value', 'not finite', 'gradient'])
+  lambda out, query: out + jnp.sqrt(query - jax.lax.stop_gradient(query)) * 0,
+], ids=['scaled', 'one value', 'not a number', 'gradient', 'gradient is not a number'])
 def test_a_broken_kernel_differs(monkeypatch, broken):
   monkeypatch.setattr(kernel_check, 'fused_attention', lambda query, *arrays, **options: broken(
     fused_attention(query, *arrays, **options), query))
   assert 'differs from blocks by' in _fault()
+
+
+def test_a_kernel_that_is_broken_in_branches_alone_differs(monkeypatch):
+  monkeypatch.setattr(
+    kernel_check, 'attention_with_branches', lambda *arrays, **options: jnp.nan
+    * attention_with_branches(*arrays, **options))
+  assert _fault() == '' and 'differs from blocks by nan' in _fault((4, 2))
 
 
 def test_a_kernel_that_does_not_compile_is_one_line():
