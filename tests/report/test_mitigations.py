@@ -134,7 +134,8 @@ def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch
   monkeypatch.chdir(repository)
   command = ['compare', 'mitigations', '--config=configs/mitigations.py',
              f'--workdir={tmp_path / "run"}',
-             *(f'--config.{k}={v}' for k, v in TINY.items()), '--persons=2']
+             *(f'--config.{k}={v}' for k, v in TINY.items()), '--config.decoding=steer:1',
+             '--persons=2']
   assert main(command) == 0
   out = capsys.readouterr().out
   assert out.startswith('| model |')
@@ -142,7 +143,10 @@ def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch
     assert f'| {name} |' in out
   assert '| DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | S.S.c |' in out
   found = json.loads((tmp_path / 'run' / 'mitigations' / 'mitigations.json').read_text())
-  assert all(m['winogender']['n'] == 24 for m in found['models'])
+  *trained, steered = found['models']
+  assert all(m['winogender']['n'] == 24 for m in trained)
+  assert steered['name'] == 'steer-1' and steered['individual_fairness']['n'] > 0
+  assert steered['winogender'] is None and steered['perplexity'] == trained[0]['perplexity']
   # CDA's text was prepared in the vocabulary of step 1, with counterfactual sentences.
   from fairjax.data.prepare import open_prepared
   plain, augmented = (open_prepared(tmp_path / 'run' / d) for d in ('data', 'data-cda-two'))

@@ -161,6 +161,7 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
 @pytest.mark.tf
 def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capfd, no_figures):
   from fairjax.generate import read_records
+  from fairjax.run.results import open_run
   workdir = tmp_path / 'run'
   shutil.copytree(finished, workdir)
   decoding = "('average:1','steer:0.5')"
@@ -180,6 +181,7 @@ def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capf
   assert average['perplexity'] == steer['perplexity'] == baseline['perplexity']
   report = (workdir / 'report' / 'report.md').read_text()
   assert '| average-1 |' in report and '| steer-0.5 |' in report
+  assert 'average-1' not in open_run(workdir).curves()[0]['debias']
   assert _digests(workdir) == _digests(finished)
   capfd.readouterr()
   assert main([*_arguments('models export', workdir, decoding=decoding), '--model=steer-0.5',
