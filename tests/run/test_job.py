@@ -17,6 +17,7 @@ from human_oracle import fill
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
 from fairjax.run.next_token import read_next_token
 
 TINY = {
@@ -160,6 +161,7 @@ def test_the_report_holds_every_model_with_n_and_floor(finished):
 
 @pytest.mark.tf
 def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capfd, no_figures):
+  from fairjax.gender.scored_models import open_language_model
   from fairjax.generate import read_records
   from fairjax.run.results import open_run
   workdir = tmp_path / 'run'
@@ -187,6 +189,8 @@ def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, capf
   assert main([*_arguments('models export', workdir, decoding=decoding), '--model=steer-0.5',
                f'--output={tmp_path / "out"}']) == 2
   assert 'has no parameters of its own' in capfd.readouterr().err
+  with pytest.raises(UserError, match='has no parameters of its own'):
+    open_language_model(workdir, model='steer-0.5')
 
 
 _WORDS = re.compile(r'(\d\.\d{4})(?: \u00b1 \d\.\d{4})? \((?:floor )?(\d\.\d{4})\), '
