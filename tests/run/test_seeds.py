@@ -17,7 +17,8 @@ from fairjax.run.workdir import data_folder
 SMALL = {'debias__variants': "('embedding:10',)", 'debias__extended_baseline': False}
 CONFIG = 'configs/quickstart.py'
 PLANTED = SMALL | {
-  'data__planted_documents': 300, 'data__planted_heldout_documents': 20, 'data__vocab_size': 640}
+  'data__planted_documents': 300, 'data__planted_heldout_documents': 20, 'data__vocab_size': 640,
+  'measure__encoder': '', 'sample__heldout_prefixes': False}
 
 
 def read(path):
