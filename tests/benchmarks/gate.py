@@ -4,8 +4,9 @@
 
 Every data set has 3 values in 2 templates of an old and a new model, coupled and paired, or
 independent. In the new model each score of the first value becomes 1 with some probability. The
-margin is the true rise of the I.F. (`at the margin`: either verdict is then an error, each in at
-most about 5 %) or twice that (`below`: the share that passes is the power).
+margin is the true rise of the I.F. (`at`: each verdict, and equivalence, is then an error, in at
+most about 5 %), twice that (`below`: the share that passes is the power), or the same rise while
+both models are alike (`same`: worse is an error, equivalent the power of the two one-sided tests).
 """
 
 import argparse
@@ -13,7 +14,7 @@ import argparse
 import numpy as np
 
 from fairjax.measure.estimates import SampleScores, wilson
-from fairjax.measure.gate import compare_fairness
+from fairjax.measure.gate import GateResult, compare_fairness
 from fairjax.measure.nulls import LabelStatistics
 from tests.benchmarks import harness
 from tests.benchmarks.nulls import KINDS, null_scores
@@ -45,40 +46,55 @@ def true_rise(kind: str, *, coupled: bool, old: float = BIAS, new: float = RISE)
   return float(found[1] - found[0])
 
 
-def verdicts(kind: str, *, coupled: bool, runs: int, samples: int, factor: float,
-             permutations: int = 60, old: float = BIAS, new: float = RISE) -> dict[str, float]:
-  """Shares of the verdicts with a margin of `factor` times the true rise."""
-  margin = factor * true_rise(kind, coupled=coupled, old=old, new=new)
-  counts = dict.fromkeys(('no worse', 'worse', 'cannot tell'), 0)
+def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, old: float = BIAS,
+          new: float = RISE) -> list[GateResult]:
+  """What the gate says of each of some data sets."""
+  found = []
   for run in range(runs):
     rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
     models = [SampleScores.from_arrays(x, coupled=coupled) for x in pair_of_models(
       kind, rng, samples=samples, coupled=coupled, old=old, new=new)]
-    found = compare_fairness(models[1], models[0], margin=margin, permutations=permutations,
-                             seed=run)
-    counts[found.verdict] += 1
-  return {name: count / runs for name, count in counts.items()}
+    # Where n is equal, what is expected by chance decides nothing: one permutation does.
+    found.append(compare_fairness(models[1], models[0], margin=margin, permutations=1, seed=run))
+  return found
+
+
+def error_rates(kind: str, *, coupled: bool, runs: int, samples: int) -> dict[str, float]:
+  """The shares of one row of the table."""
+  rise = true_rise(kind, coupled=coupled)
+  at, same = (gates(kind, coupled=coupled, runs=runs, samples=samples, margin=rise, new=new)
+              for new in (RISE, BIAS))
+  return {name: sum(found) / runs for name, found in {
+    'at: no worse': [g.verdict == 'no worse' for g in at],
+    'at: worse': [g.verdict == 'worse' for g in at],
+    'at: equivalent': [g.equivalent for g in at],
+    'below: no worse': [g.high < 2 * rise for g in at],
+    'same: worse': [g.verdict == 'worse' for g in same],
+    'same: equivalent': [g.equivalent for g in same]}.items()}
 
 
 def main() -> None:
   """Prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--runs', type=int, default=1000)
-  parser.add_argument('--samples', type=int, default=200)
+  parser.add_argument('--samples', type=int, nargs='+', default=[25, 100, 1000])
   parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
-  rows, lines = [], ['| scores | samples | at the margin: no worse | at the margin: worse | '
-                     'below: no worse |', '|---|---|--:|--:|--:|']
+  rows, lines = [], []
   for coupled in (False, True):
     for kind in KINDS:
-      at, below = (verdicts(kind, coupled=coupled, runs=options.runs, samples=options.samples,
-                            factor=factor) for factor in (1.0, 2.0))
-      rows.append({'scores': kind, 'coupled': coupled, 'at': at, 'below': below})
-      cells = []
-      for share in (at['no worse'], at['worse'], below['no worse']):
-        low, high = wilson(share, options.runs)
-        cells.append(f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]')
-      lines.append(f"| {kind} | {'paired' if coupled else 'independent'} | {' | '.join(cells)} |")
+      for samples in options.samples:
+        found = error_rates(kind, coupled=coupled, runs=options.runs, samples=samples)
+        if not lines:
+          lines += [f"| scores | samples | n | {' | '.join(found)} |",
+                    '|---|---|--:' + '|--:' * len(found) + '|']
+        rows.append({'scores': kind, 'coupled': coupled, 'samples': samples, 'shares': found})
+        cells = []
+        for share in found.values():
+          low, high = wilson(share, options.runs)
+          cells.append(f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]')
+        lines.append(f"| {kind} | {'paired' if coupled else 'independent'} | {samples} "
+                     f"| {' | '.join(cells)} |")
   harness.show(harness.provenance('gate', options) | {'rows': rows}, lines, as_json=options.json)
 
 
