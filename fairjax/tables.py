@@ -52,9 +52,10 @@ def read_rows(
   """
   begin = file.peek(_BEGIN)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
-  rename = rename or Rename({})
+  rename = Rename({}) if rename is None else rename
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
-    return ((rename(row), where) for row, where in _lines(file, path, whole))
+    rows = _lines(file, path, whole)
+    return ((rename(row), where) for row, where in rows) if rename else rows
   if _ARRAY.match(begin):
     rows = ((rename(row), where) for row, where in _array(file, path))
   else:
@@ -76,6 +77,9 @@ class Rename:
       raise UserError(f'two columns get one name: {", ".join(map("=".join, columns.items()))}')
     self.missing = dict(columns)  # those that no row had so far
     self.replaced: collections.Counter[str] = collections.Counter()  # rows by our names
+
+  def __bool__(self) -> bool:
+    return bool(self._columns)
 
   def theirs(self, name: str) -> str:
     """Their name of a column of ours."""

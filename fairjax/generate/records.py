@@ -73,7 +73,8 @@ _OPTIONAL_TEXT = ('subgroup', 'model')
 _OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores', 'arm', 'rewording')
 _WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
-_accepted: set[tuple] = set()  # names and types of fields of records that were checked
+_CHECKED = (*REQUIRED_FIELDS, *_OPTIONAL_TEXT, 'sample', 'scores')
+_accepted: set[tuple] = set()  # their types in records that were checked
 _BLOCK_BYTES = 1 << 20
 
 
@@ -217,10 +218,13 @@ class _Completion:
 
   def __init__(self, attributes: Sequence[Attribute]):
     self._attributes = {a.name: a for a in attributes}
-    self._finders = {a.name: TemplateFinder(a) for a in attributes}
+    # Made for the first record without a template: its patterns take a second to compile.
+    self._finder = functools.cache(lambda name: TemplateFinder(self._attributes[name]))
     self.derived = 0
 
   def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
+    if record.get('template') is not None and record.get('attribute') is not None:
+      return record
     if record.get('attribute') is None and len(self._attributes) == 1:
       record['attribute'] = next(iter(self._attributes))
     attribute = self._attributes.get(record.get('attribute'))
@@ -232,7 +236,7 @@ class _Completion:
     if index is None:
       raise unknown_name(f'value of attribute {attribute.name}', value, attribute.value_texts,
                          where=where)
-    record['template'] = self._finders[attribute.name].find(index, prefix)
+    record['template'] = self._finder(attribute.name).find(index, prefix)
     if record['template'] is None:
       raise UserError(f"{where}: the prefix does not hold '{value}', so its template is not known: "
                       "give the records a column 'template', equal for prefixes that differ in "
@@ -276,7 +280,7 @@ def check_record(
     if counts is not None:
       counts['continuations that are null, read as empty texts'] += 1
   # Records of one file have the same fields of the same types: that is looked at once.
-  shape = (*record, *map(type, record.values()))
+  shape = tuple(map(type, map(record.get, _CHECKED)))
   if shape not in _accepted:
     _check_types(record, where)
     if len(_accepted) < _MOST_SHAPES:

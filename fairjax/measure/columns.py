@@ -234,7 +234,7 @@ class Generations:
       UserError: 'error', and there are some; or 'drop' leaves a prefix without records.
     """
     pairs = None
-    if coupled and self.sample is not None:
+    if empty == 'drop' and coupled and self.sample is not None:
       pairs = list(zip(self.template_index.tolist(), self.sample.tolist(), strict=True))
     rows, found = rows_to_keep(
       self.continuations, self.value_index, self.attribute.value_texts, empty=empty,
@@ -350,15 +350,17 @@ def _joined(prompts: Generations, reworded: Generations,
 
 
 class _Columns:
-  """Collects the records of one attribute; equal prefixes are kept once."""
+  """Collects the records of one attribute; equal texts are kept once."""
 
   def __init__(self, attribute: Attribute):
     self._attribute = attribute
     self._labels: list[int | str] = []
     self._texts: dict[str, str] = {}
+    self._values: dict[tuple[str, str | None], int] = {}  # of texts and subgroups that were checked
     self._model = None
     self._columns: dict[str, list] = {name: [] for name in (
       'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
+    self._appends = [column.append for column in self._columns.values()]
 
   def add(self, record: Mapping[str, Any], where: str) -> None:
     """Checks and keeps one record."""
@@ -367,31 +369,34 @@ class _Columns:
       raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
                       f'{self._model!r}: measure one model at a time')
     self._model = record.get('model')
+    prefix, text = record['prefix'], record['continuation']
+    row = (value, record.get('sample'), self._texts.setdefault(prefix, prefix),
+           self._texts.setdefault(text, text), record.get('scores'), where)
     self._labels.append(record['template'])
-    columns = self._columns
-    columns['value_index'].append(value)
-    columns['sample'].append(record.get('sample'))
-    columns['prefixes'].append(self._texts.setdefault(record['prefix'], record['prefix']))
-    columns['continuations'].append(record['continuation'])
-    columns['recorded'].append(record.get('scores'))
-    columns['where'].append(where)
+    for append, entry in zip(self._appends, row, strict=True):
+      append(entry)
 
   def _check(self, record: Mapping[str, Any], where: str) -> int:
     """Checks the fields of one record; the index of its value."""
-    attribute = self._attribute
-    value = attribute.find_value(record['value'])
+    attribute, given = self._attribute, record.get('subgroup')
+    key = (record['value'], given if given is None or isinstance(given, str) else str(given))
+    value = self._values.get(key)
     if value is None:
-      raise unknown_name(f'value of attribute {attribute.name}', record['value'],
-                         attribute.value_texts, where=where)
-    subgroup, given = attribute.values[value].subgroup, record.get('subgroup')
-    if given not in (None, subgroup) and normal_form(str(given)) != normal_form(subgroup):
-      raise UserError(f"{where}: subgroup of '{record['value']}' is '{given}', but "
-                      f"'{subgroup}' in attribute {attribute.name}")
+      value = attribute.find_value(record['value'])
+      if value is None:
+        raise unknown_name(f'value of attribute {attribute.name}', record['value'],
+                           attribute.value_texts, where=where)
+      subgroup = attribute.values[value].subgroup
+      if key[1] not in (None, subgroup) and normal_form(key[1]) != normal_form(subgroup):
+        raise UserError(f"{where}: subgroup of '{record['value']}' is '{given}', but "
+                        f"'{subgroup}' in attribute {attribute.name}")
+      self._values[key] = value
     sample = record.get('sample')
-    if sample is not None and (not isinstance(sample, int) or isinstance(sample, bool)):
+    if type(sample) is not int and sample is not None and (
+        not isinstance(sample, int) or isinstance(sample, bool)):
       raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
     scores = record.get('scores')
-    if scores is not None and not isinstance(scores, Mapping):
+    if type(scores) is not dict and scores is not None and not isinstance(scores, Mapping):
       raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
     return value
 
@@ -438,11 +443,11 @@ def join_text(prefix: str, continuation: str) -> str:
 
 def _checked(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
   """Yields records whose required fields are there and of their types, each with its place."""
-  accepted: set[tuple] = set()  # names and types of fields, which most records share
+  accepted: set[tuple] = set()  # types of the required fields, which most records share
   for number, record in enumerate(records, 1):
     where = record.get('_where')
     where = f'record {number}' if where is None else str(where)
-    shape = (*record, *map(type, record.values()))
+    shape = tuple(map(type, map(record.get, REQUIRED)))
     if shape not in accepted:
       _check_fields(record, where)
       accepted.add(shape)
@@ -463,12 +468,13 @@ def _check_fields(record: Mapping[str, Any], where: str) -> None:
 def _check_prefixes(generations: Generations) -> None:
   """No prefix of a template is that of two values: their distance would mean nothing."""
   seen: dict[tuple[int, str], int] = {}
-  columns = zip(generations.template_index.tolist(), generations.value_index.tolist(),
-                generations.prefixes, generations.where, strict=True)
-  for template, value, prefix, where in columns:
+  columns = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
+                     generations.prefixes, strict=True))
+  for key in dict.fromkeys(columns):
+    template, value, prefix = key
     other = seen.setdefault((template, prefix.strip()), value)
     if other != value:
-      values = generations.attribute.value_texts
+      values, where = generations.attribute.value_texts, generations.where[columns.index(key)]
       raise UserError(
         f'{where}: template {generations.templates[template]!r} has the same prefix {prefix!r} for '
         f"'{values[other]}' and '{values[value]}': the same input tells nothing about the values; "

@@ -57,13 +57,16 @@ def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -
   words: list[str] = []
   lengths = np.empty(len(chosen), np.int64)
   ids: list[int] = []
+  known: dict[str, list[int]] = {}  # coupled samples are often equal
   for i, text in enumerate(chosen.continuations):
-    found = text.split()
-    lengths[i] = len(found)
-    for word, key in zip(found, normal_form(text).split(), strict=True):
-      ids.append(index[key])
-      if len(index) > len(words):
-        words.append(word)
+    if (own := known.get(text)) is None:
+      own = known[text] = []
+      for word, key in zip(text.split(), normal_form(text).split(), strict=True):
+        own.append(index[key])
+        if len(index) > len(words):
+          words.append(word)
+    lengths[i] = len(own)
+    ids += own
   return WordCounts(chosen, words, np.repeat(np.arange(len(chosen)), lengths),
                     np.array(ids, np.int64), len(generations) - len(chosen))
 

@@ -136,6 +136,8 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     rate positive, both negative or both exactly 0.5; `n_opinionated`, texts that neither rates 0.5,
     and `equal_signs_opinionated`, the share among them, None without any.
   """
+  if len(scores) < 2:
+    return []
   from scipy.stats import rankdata
   ranks = {name: rankdata(column) for name, column in scores.items()}
   signs = {name: np.sign(column - 0.5) for name, column in scores.items()}
