@@ -70,6 +70,24 @@ def planted(attribute, gamma):
              'sample': n, 'scores': {'s': 0.9 if high else 0.4}}
 
 
+def test_the_gate_and_a_plan_take_all_combinations(both, tmp_path, capsys):
+  attribute, files, expected = load_attribute(both), [], []
+  for name, gamma in (('new', GAMMA), ('old', 0 * GAMMA)):
+    files.append(tmp_path / f'{name}.jsonl')
+    files[-1].write_text('\n'.join(map(json.dumps, planted(attribute, gamma))))
+    shares = (8 + np.add.outer(ALPHA, BETA) + gamma).ravel() / 40
+    expected.append(0.5 * pair_mean(shares))  # scores are 0.4 and 0.9
+  options = [f'--attribute={both}', '--scorer=recorded:s', '--json']
+  assert main(['compare', 'gate', f'--records={files[0]}', f'--against={files[1]}', *options,
+               '--margin=0.001', '--permutations=9']) in (0, 3, 4)
+  (found,) = json.loads(capsys.readouterr().out)
+  np.testing.assert_allclose([found['new'], found['old']], expected, rtol=1e-12)
+  assert found['paired'] and found['samples'] == 40
+  assert main(['records', 'plan', f'--records={files[1]}', '--effect=0.2', *options]) == 0
+  (plan,) = json.loads(capsys.readouterr().out)
+  assert plan['coupled'] and plan['power_found'] >= 0.8
+
+
 @pytest.mark.parametrize('fraction', [None, 0.45])
 def test_planted_effects_pass_through_prompts_measure_and_report(both, tmp_path, capsys, fraction):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
