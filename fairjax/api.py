@@ -335,7 +335,8 @@ def sample(
       (docs/endpoints.md).
     log: called with lines of progress.
     **settings: fields of `fairjax.config.SampleConfig`: samples, max_new_tokens, temperature,
-      sentence_end, batch_size, seed. A run's own are the defaults of its models. An endpoint takes
+      sentence_end, batch_size, seed, rewordings (also those of the attribute's templates, as arm
+      rewording). But for the last, a run's own are the defaults of its models. An endpoint takes
       the first three, and further fields of `fairjax.generate.endpoint.Endpoint` (instruction,
       body, concurrency, ...).
 
@@ -362,18 +363,19 @@ def sample(
     published = False
   if published:
     from fairjax.run.recorded import sample_pretrained
+    asked_for = _settings(SampleConfig(batch_size=100, heldout_prefixes=False), settings)
     sample_pretrained(
-      model, known, output, _settings(SampleConfig(batch_size=100, heldout_prefixes=False),
-                                      settings),
-      dtype=dtype, start=start, chat=chat, coupled=coupled, log=log)
+      model, known, output, asked_for, dtype=dtype, start=start, chat=chat, coupled=coupled,
+      rewordings=asked_for.rewordings, log=log)
   elif start or chat:
     raise UserError(f'start and chat are for published decoders; {model} is none (a run has '
                     'pretrained.chat)')
   else:
     from fairjax.run.results import open_run
     run = open_run(model, log=log)
+    own = dataclasses.replace(run.config.sample, rewordings=False)
     run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
-                 sample=_settings(run.config.sample, settings))
+                 sample=_settings(own, settings))
   return pathlib.Path(output)
 
 

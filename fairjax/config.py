@@ -274,6 +274,8 @@ class SampleConfig:
   seed: int = limited(0, min=0, below=1 << 32)  # one for all models: same-seed pairs (H-13)
   # Planted corpus: also sample unseen prefixes of the grammar (not in the paper)
   heldout_prefixes: bool = True
+  # Also the rewordings of the attribute's templates (arm rewording): the rewording floor
+  rewordings: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

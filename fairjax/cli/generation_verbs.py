@@ -204,7 +204,8 @@ def _sample(options: argparse.Namespace) -> None:
     _sample_run(options)
   elif of_run and not (options.attribute or options.output):
     if options.rewordings or options.fraction is not None:
-      raise UserError('--rewordings and --fraction of a run need --attribute=A and --output=DIR')
+      raise UserError('--rewordings and --fraction of a run need --attribute=A and --output=DIR; '
+                      'sample.rewordings=True in its config adds them to its own samples')
     open_job(options).sample()
   else:
     raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '

@@ -390,7 +390,7 @@ def work_identity(
   listed = json.dumps([[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))]
                        for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
-              if name not in ('samples', 'batch_size', 'heldout_prefixes')}
+              if name not in ('samples', 'batch_size', 'heldout_prefixes', 'rewordings')}
   return {
     'version': SAMPLING_VERSION, 'model': model, **source,
     'attribute': attribute.name, 'attribute_fingerprint': attribute.fingerprint,

@@ -23,6 +23,7 @@ from fairjax.config import (
 )
 from fairjax.config_io import step1_run, to_dict
 from fairjax.counterfactual import Attribute
+from fairjax.counterfactual.attributes import Prefix
 from fairjax.errors import UserError
 from fairjax.files import (
   FolderLock,
@@ -99,9 +100,10 @@ class PreparedBatches:
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
     for chosen in (False, True)[:1 + heldout]:  # before the training, not after it
-      check_inputs(run_prefixes(prepared.attribute, heldout=chosen), prepared.attribute,
-                   prepared.vocabulary, positions=positions,
-                   new_tokens=config.sample.max_new_tokens)
+      check_inputs(
+        run_prefixes(prepared.attribute, heldout=chosen, rewordings=config.sample.rewordings),
+        prepared.attribute, prepared.vocabulary, positions=positions,
+        new_tokens=config.sample.max_new_tokens)
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
     self._reader = config.data.reader
     self._start_ids = prepared.vocabulary.start_ids if config.pretrained.model else None
@@ -357,11 +359,15 @@ class Job(Run):
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
+    rewordings = self.config.sample.rewordings
+    if rewordings:
+      warn_of_unknown_words(self, self.attribute, self.attribute.reworded_prefixes())
     with self.locked():
       self._check_kernel()
       for model, heldout in self.measured:
-        self.generate(model, self.generations_file(model, heldout=heldout),
-                      prefixes=run_prefixes(self.attribute, heldout=heldout))
+        self.generate(
+          model, self.generations_file(model, heldout=heldout),
+          prefixes=run_prefixes(self.attribute, heldout=heldout, rewordings=rewordings))
 
   def score(self) -> None:
     """Scores every continuation with every scorer, into `scores/`."""
@@ -372,10 +378,13 @@ class Job(Run):
   def _score(self) -> None:
     from fairjax.measure import score_file, score_records
     for model, heldout in self.measured:
-      records = list(self.records(model, heldout=heldout))
-      for scorer in self._scorers:
-        score_records(records, scorer, score_file(
-          self.scores_folder(model, heldout=heldout), self.attribute.name, scorer), log=self.log)
+      records = list(self.records(model, heldout=heldout, rewordings=True))
+      for arm, end in ((None, ''), ('rewording', '.rewordings')):
+        own = [r for r in records if r.get('arm') == arm]
+        for scorer in self._scorers if own else ():
+          score_records(own, scorer, score_file(
+            self.scores_folder(model, heldout=heldout), self.attribute.name + end, scorer),
+            log=self.log)
       self.log(f'[score] {model.name}{" held-out" if heldout else ""}: {len(records):,} records')
 
   def measure(self) -> None:
@@ -432,7 +441,7 @@ class Job(Run):
         self.models[0])['measures']['semantic_similarity']['threshold'])
     parts = path.with_suffix('.parts.jsonl')
     measures = measure_records(
-      self.records(model, heldout=heldout), self.attribute, self._scorers,
+      self.records(model, heldout=heldout, rewordings=True), self.attribute, self._scorers,
       permutations=self.config.measure.permutations, seed=self.config.seed,
       scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
       empty='keep', earlier=earlier.get('measures'))
@@ -530,19 +539,24 @@ def repeat_trainings(job: Job, seeds: int) -> None:
     job.report()
 
 
-# Samples of a run's models for prompts that are not the run's own.
+# Samples of a run's models for prompts that are not those of its training.
+
+def warn_of_unknown_words(job: Job, attribute: Attribute, prefixes: Sequence[Prefix]) -> None:
+  """Logs how many prefixes hold words that the vocabulary of a run does not know."""
+  unk_id = getattr(job.vocabulary, 'unk_id', None)  # a published decoder's knows all words
+  unknown = [p.text for p in prefixes if unk_id in job.vocabulary.encode(p.text)]
+  if unknown:
+    job.log(f"[sample] WARNING: {len(unknown)} of {len(prefixes)} prefixes of "
+            f"{attribute.name} hold words that the vocabulary does not know, as '{unknown[0]}'")
+
 
 def sample_attribute(
   job: Job, attribute: Attribute, folder: str | os.PathLike, sample: SampleConfig, *,
   coupled: bool = True, rewordings: bool = False,
 ) -> list[pathlib.Path]:
   """Continuations of any attribute's prefixes by every model: `MODEL.jsonl.gz` in a folder."""
-  prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
-  vocabulary, texts = job.vocabulary, [p.text for p in prefixes]
-  unknown = [text for text in texts if vocabulary.unk_id in vocabulary.encode(text)]
-  if unknown:
-    job.log(f"[sample] WARNING: {len(unknown)} of {len(texts)} prefixes of "
-            f"{attribute.name} hold words that the vocabulary does not know, as '{unknown[0]}'")
+  prefixes = run_prefixes(attribute, rewordings=rewordings)
+  warn_of_unknown_words(job, attribute, prefixes)
   paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in job.models]
   with job.locked():
     for model, path in zip(job.models, paths, strict=True):

@@ -195,7 +195,7 @@ class _Look:
       from fairjax.measure.similarity import load_encoder
       self._encoder = load_encoder(config.measure.encoder)
     self._sample = dataclasses.replace(
-      config.sample, samples=settings.samples, heldout_prefixes=False,
+      config.sample, samples=settings.samples, heldout_prefixes=False, rewordings=False,
       batch_size=min(config.sample.batch_size, settings.samples),
       max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
 

@@ -183,15 +183,17 @@ class Run:
   ) -> None:
     """Writes records of parameters of this run, beside them the divergence of the next token.
 
-    None stands for the run's own attribute, its prefixes and its sampling.
+    None stands for the run's own attribute, the prefixes that `sample` asks for, and the run's own
+    sampling.
     """
     from fairjax.generate import generate
     from fairjax.run.next_token import write_next_token
-    attribute = attribute or self.attribute
+    attribute, sample = attribute or self.attribute, sample or self.config.sample
     parts = params, decoder or self.decoder(), self.vocabulary, attribute
-    prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
+    if prefixes is None:
+      prefixes = run_prefixes(attribute, rewordings=sample.rewordings)
     mesh = self.mesh if self.mesh.size > 1 else None
-    generate(*parts, path=path, model=name, sample=sample or self.config.sample, card=metadata,
+    generate(*parts, path=path, model=name, sample=sample, card=metadata,
              coupled=coupled, prefixes=prefixes, mesh=mesh, log=log)
     write_next_token(path, *parts, prefixes=[p for p in prefixes if not p.rewording], mesh=mesh,
                      log=log)
@@ -252,12 +254,14 @@ class Run:
       self.scores_folder(model, heldout=heldout).glob(f'{self.attribute.name}.*'))]
     return file_digests(self.workdir, [p.relative_to(self.workdir).as_posix() for p in paths])
 
-  def records(self, model: Model, *, heldout: bool = False) -> Iterator[Mapping[str, Any]]:
-    """The records that a model of the run wrote."""
+  def records(self, model: Model, *, heldout: bool = False, rewordings: bool = False
+              ) -> Iterator[Mapping[str, Any]]:
+    """The records that a model of the run wrote, without or with those of the arm rewording."""
     from fairjax.generate import check_complete, read_records
     path = require_file(self.generations_file(model, heldout=heldout), made_by='sample')
     check_complete(path)
-    return read_records(path, repair=True)  # older runs wrote the NUL of their samples
+    found = read_records(path, repair=True)  # older runs wrote the NUL of their samples
+    return found if rewordings else (r for r in found if r.get('arm') != 'rewording')
 
   def read_measures(self, model: Model, *, heldout: bool = False) -> dict[str, Any]:
     """What `measure` wrote for a model."""
@@ -381,9 +385,10 @@ def open_run(workdir: str | os.PathLike, *, log: Callable[[str], None] = print) 
                   'given as --workdir), or copy it with this file')
 
 
-def run_prefixes(attribute: Attribute, *, heldout: bool) -> list[Prefix]:
-  """The prefixes that models of a run continue: of the templates, or held out by the grammar."""
+def run_prefixes(attribute: Attribute, *, heldout: bool = False, rewordings: bool = False
+                 ) -> list[Prefix]:
+  """The prefixes of the templates (and rewordings), or those that the grammar holds out."""
   if not heldout:
-    return list(attribute.prefixes())
+    return attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   from fairjax.data.planted import heldout_prefixes
   return [Prefix(*p) for p in heldout_prefixes(attribute)]

@@ -19,6 +19,7 @@ from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.run.next_token import read_next_token
+from fairjax.run.results import run_prefixes
 
 TINY = {
   'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
@@ -113,6 +114,36 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
                    "vocabulary does not know, as 'They work as'"]
   sample_attribute(job, load_attribute('country'), tmp_path, SampleConfig(), rewordings=True)
   assert '400 of 400 prefixes of country' in lines[1]
+
+
+@pytest.mark.tf
+def test_a_run_samples_and_measures_its_rewordings(finished, tmp_path):
+  from fairjax.generate import read_records
+  workdir, name = tmp_path / 'run', 'vader'
+  command = _arguments('run', workdir, step1_from=finished, debias__variants='()',
+                       sample__rewordings=True, measure__scorers=f"('{name}',)")
+  assert main(command) == 0
+  file = workdir / 'generations' / 'baseline' / 'country.jsonl.gz'
+  records = list(read_records(file))
+  prompts, reworded = ([{**r, '_where': None} for r in records if ('arm' in r) == arm]
+                       for arm in (False, True))
+  assert prompts == [{**r, '_where': None} for r in read_records(
+    finished / 'generations' / 'baseline' / 'country.jsonl.gz')]
+  assert {(r['template'], r['value'], r['rewording'], r['sample']) for r in reworded} == {
+    (t, value, k, i) for t in range(10) for value in load_attribute('country').value_texts
+    for k in (1, 2, 3) for i in range(2)}
+  before, found = (json.loads((place / 'measures' / 'baseline' / 'country.json').read_text())[
+    'measures']['scorers'][name] for place in (finished, workdir))
+  rewording = found.pop('rewording')
+  assert found == before
+  # The verb gives the same for the file by itself.
+  assert main(['measure', f'--records={file}', '--attribute=country', f'--scorer={name}',
+               '--permutations=20', '--empty=keep', f'--output={tmp_path / "m.json"}']) == 0
+  alone = json.loads((tmp_path / 'm.json').read_text())['scorers'][name]
+  assert alone['rewording'] == rewording
+  assert rewording['sentence'] in (workdir / 'report' / 'report.md').read_text()
+  with pytest.raises(UserError, match='has no rewordings'):
+    run_prefixes(load_attribute('profession_prompts'), rewordings=True)
 
 
 @pytest.mark.tf
