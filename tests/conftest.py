@@ -104,6 +104,16 @@ no_figures = pytest.fixture(_without_figures)
 no_figures_in_module = pytest.fixture(_without_figures, scope='module')
 
 
+@pytest.fixture(scope='module')
+def one_device():
+  """Leaves one device to runs of which it is not asked whether eight compute the same."""
+  jax = sys.modules['jax']
+  every = jax.devices
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, 'devices', lambda *backend: every(*backend)[:1])
+    yield
+
+
 @pytest.fixture
 def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str]]:
   """Runs Python with some arguments in a process of its own, where libtpu may be loaded.

@@ -204,7 +204,7 @@ def give(verb, folder):
 
 
 @pytest.fixture(scope='module')
-def outcomes(tmp_path_factory, repository):
+def outcomes(tmp_path_factory, repository, one_device):
   """Command -> outcome of its example."""
   folder = tmp_path_factory.mktemp('examples')
   make_inputs(folder, repository)

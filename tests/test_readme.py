@@ -68,7 +68,7 @@ MORE = {
   'models import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'models export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
-  'records plan': ['--effect=0.1'],
+  'records plan': ['--effect=0.3'],
   'compare gate': [],
   'report --records': ['--permutations=20'],
   'compare reports': [],
@@ -147,7 +147,7 @@ def planted(n, seed):
 
 
 @pytest.fixture
-def folder(tmp_path_factory, repository):
+def folder(tmp_path_factory, repository, one_device):
   """What a reader of the README would have at hand."""
   folder = tmp_path_factory.mktemp('readme')
   for name in ('configs', 'docs', 'tests'):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairjax.cli.main import main
+from fairjax.cli.report_verbs import COMMANDS
 from fairjax.config import Config, DebiasConfig, parse_variant
 from fairjax.config_io import load_config
 from fairjax.report import ModelRow
@@ -129,11 +130,13 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
   assert 'without --distributed' in ''.join(capsys.readouterr())
 
 
-def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch, no_figures):
-  """One command trains, samples and measures all models, and continues nothing twice."""
-  monkeypatch.chdir(repository)
-  command = ['compare', 'mitigations', '--config=configs/mitigations.py',
-             f'--workdir={tmp_path / "run"}',
+def test_the_verb_from_corpus_to_table(
+    tmp_path, capsys, repository, monkeypatch, no_figures, one_device):
+  """The example of the help trains, samples and measures all models, and continues none twice."""
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'configs').symlink_to(repository / 'configs')
+  workdir = tmp_path / 'runs' / 'mitigations'
+  command = [*COMMANDS['compare mitigations'].example.split()[1:],
              *(f'--config.{k}={v}' for k, v in TINY.items()), '--config.decoding=steer:1',
              '--persons=2']
   assert main(command) == 0
@@ -142,14 +145,14 @@ def test_the_verb_from_corpus_to_table(tmp_path, capsys, repository, monkeypatch
   for name in ('baseline', 'cda-two', 'dropout-0.1-0.1'):
     assert f'| {name} |' in out
   assert '| DisCo Names | DisCo Terms | WinoGender r | she less he, r | PPL | S.S.c |' in out
-  found = json.loads((tmp_path / 'run' / 'mitigations' / 'mitigations.json').read_text())
+  found = json.loads((workdir / 'mitigations' / 'mitigations.json').read_text())
   *trained, steered = found['models']
   assert all(m['winogender']['n'] == 24 for m in trained)
   assert steered['name'] == 'steer-1' and steered['individual_fairness']['n'] > 0
   assert steered['winogender'] is None and steered['perplexity'] == trained[0]['perplexity']
   # CDA's text was prepared in the vocabulary of step 1, with counterfactual sentences.
   from fairjax.data.prepare import open_prepared
-  plain, augmented = (open_prepared(tmp_path / 'run' / d) for d in ('data', 'data-cda-two'))
+  plain, augmented = (open_prepared(workdir / d) for d in ('data', 'data-cda-two'))
   assert plain.vocabulary.fingerprint == augmented.vocabulary.fingerprint
   assert augmented.store('train').documents > plain.store('train').documents == 600
   assert augmented.store('valid').sha256 == plain.store('valid').sha256

@@ -28,11 +28,11 @@ TINY = {
 BERT = 'bert:tests/golden/pretrained/bert_classifier'
 
 
-pytestmark = pytest.mark.usefixtures('no_figures_in_module')
+pytestmark = pytest.mark.usefixtures('no_figures_in_module', 'one_device')
 
 
 @pytest.fixture(scope='module')
-def text(tmp_path_factory, repository):
+def text(tmp_path_factory, repository, one_device):
   """Files of documents about countries and about occupations, and the config that reads them."""
   os.chdir(repository)
   folder = tmp_path_factory.mktemp('text')

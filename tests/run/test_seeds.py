@@ -30,11 +30,11 @@ def run(workdir, seeds=None, **changes):
                *([] if seeds is None else [f'--seeds={seeds}'])])
 
 
-pytestmark = pytest.mark.usefixtures('no_figures_in_module')
+pytestmark = pytest.mark.usefixtures('no_figures_in_module', 'one_device')
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory, repository):
+def workdir(tmp_path_factory, repository, one_device):
   os.chdir(repository)
   folder = tmp_path_factory.mktemp('seeds') / 'run'
   assert run(folder, seed=5) == 0
