@@ -68,7 +68,7 @@ MORE = {
   'models import --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'models export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
-  'records plan': ['--effect=0.3'],
+  'records plan': ['--effect=0.3', '--values=3', '--shared=0.5'],
   'compare gate': [],
   'report --records': ['--permutations=20'],
   'compare reports': [],

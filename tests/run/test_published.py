@@ -62,7 +62,7 @@ def command(files, workdir, **changes):
 
 
 @pytest.fixture(scope='module')
-def finished(files, tmp_path_factory, repository):
+def finished(files, tmp_path_factory, repository, one_device):
   workdir = tmp_path_factory.mktemp('run') / 'w'
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(repository)
