@@ -4,8 +4,9 @@
     result = fairjax.measure('generations.csv', attribute='country', scorers=['vader'])
     print(result.verdict)
 
-`measure`, `compare`, `sample` and `debias` are functions of `fairjax.api`, which is imported when
-one of them is first used. `fairjax.measure` is a package too; calling it calls the function.
+`measure`, `compare`, `sample`, `debias` and `run` are functions of `fairjax.api`, which is imported
+when one of them is first used. `fairjax.measure` and `fairjax.run` are packages too; calling one
+calls the function.
 """
 
 import importlib
@@ -13,21 +14,22 @@ import types
 from typing import Any
 
 __version__ = '0.1.0'
-__all__ = ['Comparison', 'Debiased', 'Result', 'compare', 'debias', 'measure', 'sample']
+__all__ = ['Comparison', 'Result', 'RunResult', 'compare', 'debias', 'measure', 'run', 'sample']
 
 
 class CallablePackage(types.ModuleType):
-  """The package `fairjax.measure`, which is the function `fairjax.api.measure` too."""
+  """The package `fairjax.measure` or `fairjax.run`, which is that function of `fairjax.api` too."""
 
-  def __call__(self, data: Any, **options: Any) -> Any:
-    """See `fairjax.api.measure`."""
-    return importlib.import_module('fairjax.api').measure(data, **options)
+  def __call__(self, what: Any, **options: Any) -> Any:
+    """See `fairjax.api.measure` and `fairjax.api.run`."""
+    name = self.__name__.rpartition('.')[2]
+    return getattr(importlib.import_module('fairjax.api'), name)(what, **options)
 
 
 def __getattr__(name: str) -> Any:
   """Imports what the package offers when it is first used."""
-  if name == 'measure':
-    return importlib.import_module('fairjax.measure')
+  if name in ('measure', 'run'):
+    return importlib.import_module(f'fairjax.{name}')
   if name in __all__:
     return getattr(importlib.import_module('fairjax.api'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -1,4 +1,4 @@
-"""What `import fairjax` offers: measure, sample, compare and debias what language models write.
+"""What `import fairjax` offers: measure, sample, compare, debias, and run a configuration.
 
     import fairjax
     result = fairjax.measure('generations.csv', attribute='country', scorers=['vader'])
@@ -32,6 +32,7 @@ from fairjax.measure import (
   load_scorer,
   measure_generations,
   read_attributes,
+  read_generations,
   verdict,
 )
 from fairjax.measure.content import ContentOptions
@@ -43,11 +44,13 @@ from fairjax.report import (
   collect_distributions,
   compare_reports,
   read_report,
+  select_model,
   write_report,
 )
 from fairjax.report.comparison import verdict_lines
 from fairjax.report.differences import comparison_markdown, difference_table
 from fairjax.report.document import escape_html
+from fairjax.report.page import stored_scores
 from fairjax.run.next_token import read_next_token
 from fairjax.run.recorded import record_contents
 
@@ -93,13 +96,14 @@ class Result:
     Args:
       table: what a row of a scorer is. 'estimates': I.F. or G.F. with its floor and verdict;
         'values': a value with its mean score, 0 (negative) to 1; 'pairs': two values with the
-        distance of their scores; 'cells': two values in one template.
+        distance of their scores; 'cells': two values in one template; 'texts': a record with
+        its `scores`, as `measure(..., scorers=['recorded:NAME'])` reads it.
 
     Raises:
       UserError: another table, or pandas is not installed.
     """
     rows = {'estimates': self._estimates, 'values': self._values, 'pairs': self._pairs,
-            'cells': self._cells}
+            'cells': self._cells, 'texts': self._texts}
     if table not in rows:
       raise unknown_name('table', table, rows)
     return _frame(rows[table]())
@@ -150,6 +154,15 @@ class Result:
         cells = {name: column[row] for name, column in found['cells'].items()
                  if isinstance(column, list)}
         yield from _columns({'scorer': scorer, 'template': template}, {'values': pairs} | cells)
+
+  def _texts(self) -> Iterator[dict[str, Any]]:
+    g = self.generations
+    for r, continuation in enumerate(g.continuations):
+      yield {'attribute': g.attribute.name, 'value': g.attribute.values[g.value_index[r]].text,
+             'template': g.templates[g.template_index[r]], 'prefix': g.prefixes[r],
+             **({} if g.sample is None else {'sample': int(g.sample[r])}),
+             'continuation': continuation, 'model': self.name,
+             'scores': {name: float(found[r]) for name, found in self.scores.items()}}
 
   def __repr__(self) -> str:
     return f'{self.name}, {len(self.generations):,} records\n{self.verdict}'
@@ -379,12 +392,12 @@ def sample(
   return pathlib.Path(output)
 
 
-@dataclasses.dataclass(frozen=True)
-class Debiased:
-  """The finished run of `debias`.
+@dataclasses.dataclass(frozen=True, repr=False)
+class RunResult:
+  """A finished run: its models, what they wrote and what was measured.
 
   Attributes:
-    verdict: bias of the control with its floor, and the best debiased model, a line each.
+    verdict: bias of the baseline with its floor, and the best debiased model, a line each.
     best: name of that model; None: none is fairer and keeps its relevance.
     page: the report, `index.html`.
   """
@@ -393,6 +406,82 @@ class Debiased:
   best: str | None
   page: pathlib.Path
   _job: 'Job'
+
+  def result(self, model: str = BASELINE) -> Result:
+    """The measures of one model with its texts and scores.
+
+    Raises:
+      UserError: no such model.
+    """
+    found = self._job.find_model(model)
+    row = self._job.row(found)
+    generations = read_generations(self._job.records(found), self._job.attribute, empty='keep')
+    folder = self._job.scores_folder(found, heldout=False)
+    return Result(row.measures, generations, stored_scores(generations, row.measures, folder),
+                  row.name)
+
+  def to_frame(self, table: str = 'models') -> 'DataFrame':
+    """The models, or how they were trained, as a pandas data frame.
+
+    Args:
+      table: 'models': I.F. of a model by a scorer with floor and verdict, word perplexity, bits
+        that a word tells about the value, KL of the next token between values; 'known': I.F. and
+        G.F. of the baseline beside the closed form of a planted corpus, on held-out prefixes;
+        'curves': the lines of `metrics.jsonl`, by stage and model.
+
+    Raises:
+      UserError: another table, or pandas is not installed.
+    """
+    tables = {'models': self._models, 'known': self._known, 'curves': self._curves}
+    if table not in tables:
+      raise unknown_name('table', table, tables)
+    return _frame(tables[table]())
+
+  def select(self, *, share: float, relevance: Sequence[str]) -> 'DataFrame':
+    """The candidates, fairest first, and why the rule refuses one ('' where it does not).
+
+    Args:
+      share: of the baseline's relevance that a model must keep, in (0, 1].
+      relevance: 'semantic_similarity', 'semantic_similarity_c', 'distinct_word_divergence' or
+        'next_token_divergence'.
+
+    Raises:
+      UserError: nothing to select from, or an unknown measure.
+    """
+    found = select_model(self._job.rows(), share=share, relevance=relevance)
+    return _frame({'model': c['name'], 'relative_fairness': c['relative_fairness'],
+                   'perplexity_change': c['perplexity_change'],
+                   'kept': min(r['kept'] for r in c['relevance'].values()),
+                   'refused': '; '.join(c['refused'])} for c in found['candidates'])
+
+  def _models(self) -> Iterator[dict[str, Any]]:
+    for row in self._job.rows():
+      words = row.content('distinct_word_divergence') or {}
+      tokens = row.content('next_token_divergence') or {}
+      for scorer in row.measures['scorers']:
+        found = row.estimate(scorer, 'individual_fairness')
+        yield {'model': row.name, 'method': row.method, 'weight': row.weight, 'scorer': scorer,
+               'individual_fairness': found['value'], 'floor': found['null_p95'],
+               'verdict': verdict(found), 'perplexity': (row.perplexity or {}).get('word'),
+               'words': words.get('value'), 'words_floor': words.get('null_p95'),
+               'kl': tokens.get('kl')}
+
+  def _known(self) -> Iterator[dict[str, Any]]:
+    if (known := self._job.known_bias()) is None:
+      raise UserError(f'{self._job.workdir}: the bias of its corpus is not known')
+    for model, measures in known.measures.items():
+      for name in _FAIRNESS:
+        found = measures['scorers'][known.scorer][name]
+        yield {'model': model, 'measure': name, 'value': found['value'],
+               'floor': found['null_p95'], 'closed_form': getattr(known, name)}
+
+  def _curves(self) -> Iterator[dict[str, Any]]:
+    for stage, models in self._job.curves()[0].items():
+      for model, lines in models.items():
+        yield from ({'stage': stage, 'model': model, **line} for line in lines)
+
+  def __repr__(self) -> str:
+    return f'{self.verdict}\nopen: {self.page}'
 
   def export(self, output: Path, *, model: str | None = None, adapter: bool = False) -> None:
     """Writes a model as the published one came: config, tokenizer, safetensors, model card.
@@ -412,11 +501,37 @@ class Debiased:
                      adapter=adapter)
 
 
+def run(
+  config: str, *, workdir: Path, fields: Mapping[str, Any] | None = None, log: Log = print,
+) -> RunResult:
+  """Trains, samples, measures and reports, as `fairjax run`; the same call continues a run.
+
+  Args:
+    config: a shipped config ('quickstart', 'tutorial', 'pretrained', ...) or a file, with its
+      argument after a colon, e.g. 'tutorial:strength=0.5'.
+    workdir: folder of the run.
+    fields: config fields with their values, e.g. `{'debias.steps': 200}`.
+    log: called with lines of progress.
+
+  Raises:
+    UserError: what is wrong with a file, a field, the devices or the workdir.
+  """
+  from fairjax.run.job import Job
+  from fairjax.run.workdir import check_devices
+  loaded = load_config(config, {name: str(value) for name, value in (fields or {}).items()})
+  check_devices(loaded, pathlib.Path(workdir), until=None)
+  job = Job(loaded, workdir, log=log)
+  job.run()
+  selection = read_report(job.workdir)['selection']
+  return RunResult('\n'.join(job.ending()[:2]), selection and selection['best'],
+                   job.workdir / 'report' / 'index.html', job)
+
+
 def debias(
   model: Path, *, train: Path | Sequence[Path], workdir: Path, attribute: str = 'country',
-  lora: int = 0, seed: int = 0, chips: int = 0, fields: Mapping[str, str] | None = None,
+  lora: int = 0, seed: int = 0, chips: int = 0, fields: Mapping[str, Any] | None = None,
   log: Log = print,
-) -> Debiased:
+) -> RunResult:
   """Fine-tunes a published decoder so that what it writes depends less on an attribute.
 
   Runs `configs/pretrained.py`: a control without the fairness term, variants of the three methods,
@@ -431,25 +546,17 @@ def debias(
     lora: rank of adapters; 0: all parameters are trained.
     seed: of everything random.
     chips: accelerators that share the parameters; 0: sizes for CPU cores.
-    fields: config fields with their values as text, e.g. `{'debias.steps': '200'}`.
+    fields: as of `run`.
     log: called with lines of progress.
 
   Raises:
     UserError: what is wrong with a file, a field or the model.
   """
-  from fairjax.run.job import Job
-  from fairjax.run.workdir import check_devices
   texts = [train] if isinstance(train, str | os.PathLike) else train
   quoted = {'model': _quoted(model), 'train': '+'.join(map(_quoted, texts)),
             'attribute': _quoted(attribute), 'lora': lora, 'seed': seed, 'chips': chips}
-  config = load_config(
-    'pretrained:' + ','.join(f'{name}={value}' for name, value in quoted.items()), fields)
-  check_devices(config, pathlib.Path(workdir), until=None)
-  job = Job(config, workdir, log=log)
-  job.run()
-  selection = read_report(job.workdir)['selection']
-  return Debiased('\n'.join(job.ending()[:2]), selection and selection['best'],
-                  job.workdir / 'report' / 'index.html', job)
+  return run('pretrained:' + ','.join(f'{name}={value}' for name, value in quoted.items()),
+             workdir=workdir, fields=fields, log=log)
 
 
 def _quoted(path: Path) -> str:

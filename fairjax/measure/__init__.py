@@ -12,7 +12,6 @@ from fairjax.measure.estimates import Estimate, SampleScores, Table, format_esti
 from fairjax.measure.fairness import (
   Estimates,
   Fairness,
-  fairness_by_samples,
   group_fairness,
   individual_fairness,
   measure_fairness,
@@ -39,7 +38,7 @@ from fairjax.measure.wasserstein import wasserstein_1
 __all__ = [
   'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
   'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'count_truncated', 'format_estimate', 'fairness_by_samples',
+  'agreement', 'audit_scorers', 'count_truncated', 'format_estimate',
   'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
   'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
   'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',

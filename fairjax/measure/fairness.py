@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.errors import UserError
 from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, Table, holm, summarise
 from fairjax.measure.nulls import LabelNull, LabelStatistics, in_threads, measure_pairs
 
@@ -140,28 +139,6 @@ def group_fairness(
   Arguments as of `measure_fairness`; arrays have no subgroups, so each value is its own.
   """
   return measure_fairness(samples, permutations=permutations, seed=seed, coupled=coupled).group
-
-
-def fairness_by_samples(
-  samples: SampleScores, counts: Sequence[int], *, permutations: int = PERMUTATIONS, seed: int = 0,
-) -> list[Estimate]:
-  """Individual fairness of the first n samples of every prefix, for several n: the floor falls.
-
-  Args:
-    samples: scores of all prefixes.
-    counts: n, rising; each at least 1 and at most what the smallest prefix has.
-    permutations: of each floor.
-    seed: of the permutations.
-
-  Raises:
-    UserError: a count that is out of range.
-  """
-  most = samples.samples_per_prefix[0]
-  wrong = [n for n in counts if not 1 <= n <= most]
-  if wrong:
-    raise UserError(f'{wrong[0]} samples of every prefix: from 1 to {most} are there')
-  return [individual_fairness(samples.first(n), permutations=permutations, seed=seed)
-          for n in counts]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,8 @@ from fairjax.report.differences import compare_reports, read_report
 from fairjax.report.figures import (
   plot_curves,
   plot_fairness,
-  plot_floors,
   plot_tradeoff,
   plot_values,
-  plot_weights,
 )
 from fairjax.report.page import (
   Distributions,
@@ -28,7 +26,7 @@ from fairjax.report.sections import (
 
 __all__ = [
   'Distributions', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_distributions',
-  'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness', 'plot_floors',
-  'plot_tradeoff', 'plot_values', 'plot_weights', 'read_human', 'read_report', 'select_model',
+  'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness',
+  'plot_tradeoff', 'plot_values', 'read_human', 'read_report', 'select_model',
   'spread_of_trainings', 'stored_distributions', 'stored_scores', 'write_report',
 ]

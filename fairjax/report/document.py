@@ -159,10 +159,6 @@ class Table:
       map(neutralise, row) for row in (self.header, *self.rows))
     return file.getvalue().removesuffix('\n')
 
-  def _repr_markdown_(self) -> str:
-    """What a notebook shows."""
-    return self.markdown()
-
 
 @dataclasses.dataclass(frozen=True)
 class Figure:

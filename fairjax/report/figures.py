@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -381,9 +382,10 @@ def plain(text: str) -> str:
 
 
 def pyplot():
-  """Pyplot without a display."""
+  """Pyplot without a display; in a notebook with the backend that it has."""
   import matplotlib
-  matplotlib.use('Agg')
+  if not ('matplotlib.pyplot' in sys.modules or os.environ.get('MPLBACKEND')):
+    matplotlib.use('Agg')
   import matplotlib.pyplot
   return matplotlib.pyplot
 
@@ -417,110 +419,6 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     figure.savefig(file, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
-
-
-# Figures of the trade-off that people read off curves: measures by lambda, the floor by n.
-
-_FLOOR = {'color': '#AAAAAA', 'linestyle': ':', 'linewidth': 1.4}
-_REFERENCE = {'color': METHOD_COLOURS['baseline'], 'linestyle': '--', 'linewidth': 1.0}
-_HATCH = {'facecolor': 'none', 'edgecolor': '#BBBBBB', 'hatch': '////', 'linewidth': 0.0}
-
-
-def plot_weights(
-  path: str | os.PathLike, *, rows: Sequence[ModelRow], scorer: str
-) -> list[pathlib.Path]:
-  """What lambda buys and what it costs: one panel a measure, one line a method (H-31, H-35).
-
-  Dashed lines are the baseline's values, dotted ones a model's own floor.
-  Measures that no model has get no panel.
-
-  Args:
-    path: of the files, without suffix.
-    rows: a baseline, and models with a fairness weight; others (controls) are not shown.
-    scorer: of I.F.
-
-  Raises:
-    ValueError: no baseline, or no model with a fairness weight.
-  """
-  baseline, models = baseline_of(rows), [row for row in rows if row.weight is not None]
-  if baseline is None or not models:
-    raise ValueError('curves by lambda need a baseline and models with a fairness weight')
-  readers = {
-    f'I.F. ({plain(scorer)})': lambda row: row.estimate(scorer, 'individual_fairness'),
-    'word perplexity': lambda row: cost(row, 'perplexity'),
-    'bits a word tells about the value': lambda row: row.content('distinct_word_divergence'),
-    'KL of the next token (nats)': lambda row: cost(row, 'next_token_divergence')}
-
-  def values(read, row):  # of a model: the value and its floor, or None
-    found = read(row)
-    return None if found is None or found['value'] is None else (
-      found['value'], found.get('null_p95'))
-
-  panels = {name: read for name, read in readers.items()
-            if any(values(read, row) is not None for row in models)}
-  weights = sorted({row.weight for row in models if row.weight is not None})
-  rows_ = math.ceil(len(panels) / 2)
-  with drawing(rows_, 2, 6.6, 2.3 * rows_ + 0.5) as (figure, axes):
-    handles: dict[str, Any] = {}
-    for axis, (name, read) in zip(axes.flat, panels.items(), strict=False):
-      for method in dict.fromkeys(row.method for row in models):
-        found = sorted((weights.index(row.weight or 0.0), *pair) for row in models
-                       if row.method == method and (pair := values(read, row)) is not None)
-        x, y, floor = zip(*found, strict=True) if found else ((), (), ())
-        (handles[plain(method)],) = axis.plot(
-          x, y, color=METHOD_COLOURS.get(method, '#009E73'), marker='o', markersize=4,
-          linewidth=1.3)
-        if None not in floor:
-          (handles['floor (95th percentile by chance)'],) = axis.plot(x, floor, **_FLOOR)
-      if (reference := values(read, baseline)) is not None:
-        handles['baseline'] = axis.axhline(reference[0], **_REFERENCE)
-      axis.set_title(name)
-      axis.set_xticks(range(len(weights)), [f'{w:g}' for w in weights])
-      axis.set_xlabel('\u03bb')
-      axis.margins(x=0.08, y=0.2)
-      axis.set_ylim(bottom=0)
-    for axis in axes.flat[len(panels):]:
-      axis.set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=3,
-                  frameon=False)
-    return save_figure(figure, path)
-
-
-def plot_floors(
-  path: str | os.PathLike, *, models: Mapping[str, Sequence[Mapping[str, Any]]],
-) -> list[pathlib.Path]:
-  """I.F. and its floor for growing samples: one panel a model.
-
-  The hatched area ends at the floor, the black line is what is expected by chance; a hollow mark is
-  within noise. Whiskers are one standard error.
-
-  Args:
-    path: of the files, without suffix.
-    models: name -> dictionaries of `fairness_by_samples`.
-  """
-  with drawing(1, len(models), 3.3 * len(models), 3.0) as (figure, axes):
-    for axis, (name, estimates) in zip(axes[0], models.items(), strict=True):
-      n = [e['n_min'] for e in estimates]
-      band = axis.fill_between(n, [e['null_p95'] for e in estimates], **_HATCH)
-      (mean,) = axis.plot(n, [e['null_mean'] for e in estimates], color='black', linewidth=1)
-      found = axis.errorbar(n, [e['value'] for e in estimates], color='#0072B2', linewidth=1.2,
-                            yerr=[e['std_error'] or 0.0 for e in estimates], elinewidth=0.7)
-      for within, face in ((False, '#0072B2'), (True, 'white')):
-        chosen = [e for e in estimates if e['within_floor'] == within]
-        axis.plot([e['n_min'] for e in chosen], [e['value'] for e in chosen], linestyle='none',
-                  marker='o', markersize=5, color='#0072B2', markerfacecolor=face, zorder=3)
-      axis.set_xscale('log')
-      axis.set_xticks(n, [str(v) for v in n])
-      axis.minorticks_off()
-      axis.set_title(plain(name))
-      axis.set_xlabel('samples of a prefix')
-      axis.set_ylim(bottom=0)
-    axes[0][0].set_ylabel('I.F.')
-    figure.legend([found, band, mean], ['I.F. (hollow: within noise)',
-                                        'up to the floor (95th percentile by chance)',
-                                        'expected by chance'],
-                  loc='outside lower center', ncols=2, frameon=False)
-    return save_figure(figure, path)
 
 
 # Figures of resilience: accuracy and correlation by step and by frozen layers; I.F. re-learned.

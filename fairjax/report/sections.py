@@ -534,7 +534,7 @@ def trainings_table(trainings: Mapping[str, Any]) -> Table:
           f"{', '.join(map(str, seeds))})")
 
 
-# A small table for notebooks: each number with its floor and verdict.
+# A small table of a result: each number with its floor and verdict.
 
 def brief_table(rows: Sequence[ModelRow]) -> Table:
   """One line for each model, scorer and measure: value, floor and verdict."""
@@ -548,21 +548,6 @@ def brief_table(rows: Sequence[ModelRow]) -> Table:
   header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
   skip = len({row.name for row in rows}) == 1  # one model needs no column of names
   return Table(header[skip:], [line[skip:] for line in body], text_columns=2 - skip)
-
-
-def largest_cell(row: ModelRow, scorer: str) -> tuple[int | str, tuple[str, str]]:
-  """The template and the pair of values whose distributions are farthest apart.
-
-  The largest of many distances is large by chance too: read its Holm-corrected p-value.
-  """
-  measures = row.scorer(scorer)
-  if measures is None:
-    raise ValueError(f'{row.name} was not measured by scorer {scorer}')
-  _, template, pair = max(
-    (distance, -t, -p) for t, line in enumerate(measures['cells']['distance'])
-    for p, distance in enumerate(line))
-  first, second = measures['pairs']['values'][-pair]
-  return measures['by_template']['template'][-template], (first, second)
 
 
 # The scorers' own bias in words and a table, from what `measure.scorer_audit` found.

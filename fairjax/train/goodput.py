@@ -37,16 +37,18 @@ class Goodput:
   unit: str
   utilisation: float | None  # of the devices' bfloat16 peak by the model's FLOPs
 
-  def format(self) -> str:
-    """One line: rates, then the time and its parts."""
+  def format(self, *, brief: bool = False) -> str:
+    """One line: rates, then the time and its parts; `brief`: only the largest that is lost."""
     total = sum(self.seconds.values())
     mfu = '' if self.utilisation is None else f', {100 * self.utilisation:.1f} % of peak FLOP/s'
     parts = [f'{name} {format_seconds(self.seconds[name])}' for name in self.seconds]
     parts += [f'{STOPPED} {format_seconds(self.stopped)}'] * (self.starts > 1)
+    if brief:
+      parts = [part for part in parts if not part.startswith('productive')][:1]
     share = self.seconds.get('productive', 0.0) / total if total else 0.0
     return (f'{self.steps_per_second:,.4g} steps/s, {self.work_per_second:,.0f} {self.unit}/s'
-            f'{mfu}; {100 * share:.0f} % of {format_seconds(total)} productive: '
-            + ', '.join(parts))
+            f'{mfu}; {100 * share:.0f} % of {format_seconds(total)} productive'
+            + (': ' + ', '.join(parts) if parts else ''))
 
 
 def format_seconds(seconds: float) -> str:

@@ -139,7 +139,7 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
                  identity=stage.identity, summary=last | {'skipped_updates': skipped})
     watch.write()
     if processes.is_first() and (times := read_goodput(stage.directory)):
-      log(f'[{stage.name}] {times.format()}')
+      log(f'[{stage.name}] {times.format(brief=True)}')
     return state.params
   finally:
     store.close()

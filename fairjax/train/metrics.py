@@ -55,6 +55,9 @@ class IntervalMetrics:
     return means | ({'skipped_updates': float(lost)} if lost else {}), made
 
 
+_LACKING: set[str] = set()  # of TensorBoard: logged once, not at every stage
+
+
 class MetricWriter:
   """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder; None: writes nothing.
 
@@ -102,8 +105,9 @@ class MetricWriter:
       with self._tensorboard_written():
         self._tensorboard = SummaryWriter(str(self._tensorboard_folder))
     except ImportError as e:
-      log(f"no TensorBoard files ({e}): pip install 'fairjax[train]' writes them; "
-          f'metrics are in {path}')
+      if str(e) not in _LACKING:
+        _LACKING.add(str(e))
+        log(f"no TensorBoard files ({e}): pip install 'fairjax[train]' writes them")
 
   def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
     """Writes one line `{"step", "kind", name: value...}`; kind is train or valid."""

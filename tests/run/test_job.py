@@ -18,6 +18,7 @@ from human_oracle import fill
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
+from fairjax.report import brief_table
 from fairjax.run.next_token import read_next_token
 from fairjax.run.results import run_prefixes
 
@@ -242,8 +243,7 @@ def _table_cells(text, head):
 
 @pytest.mark.tf
 def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
-  """Log, console, page, report.md, report.json, ledger and notebook: one floor, one verdict."""
-  from fairjax.run.notebook import fairness_table, summary_table
+  """Log, console, page, report.md, report.json, ledger and API: one floor, one verdict."""
   from fairjax.run.results import open_run
   report = finished / 'report'
   data = json.loads((report / 'report.json').read_text())
@@ -297,11 +297,10 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
           scorer = match[2] if where == 'page' else line['scorer']
           see(where, line['model'].split(' ')[0], scorer, match[1], text)
   job = open_run(finished)
-  for line in fairness_table(job).rows:
-    label, scorer = line[0].split(' ', 1)
-    see('notebook, one model', job.row(job.models[0]).name, scorer, label, line[1])
-  for model, line in zip(job.models, summary_table(job).rows, strict=True):
-    see('notebook, all models', model.name, 'opinion', 'I.F.', line[2])
+  for row in job.rows():
+    for line in brief_table([row]).rows:
+      label, scorer = line[0].split(' ', 1)
+      see('API', row.name, scorer, label, line[1])
   for row in data['rows']:
     capfd.readouterr()
     records = finished / 'generations' / row['name'] / 'country.jsonl.gz'

@@ -16,9 +16,10 @@ import pytest
 from groups import flags
 from packaging.requirements import Requirement
 from test_architecture import TENSORFLOW, setup_argument
-from test_notebook import write_texts
 
+import fairjax
 from fairjax.cli import main as cli
+from fairjax.counterfactual import load_attribute
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ('quickstart', 'tradeoff', 'evaluate')
@@ -97,6 +98,15 @@ def test_the_parameters_are_literals_with_fields(name):
   assert all(f'`{line.split()[0]}`' in text or line.startswith('SEED') for line in lines)
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_cells_use_the_public_interface(name):
+  for source in cells(name, 'code')[1:]:
+    for node in ast.walk(ast.parse(source)):
+      assert not (isinstance(node, ast.ImportFrom) and node.module.startswith('fairjax'))
+      if isinstance(node, ast.Attribute) and getattr(node.value, 'id', '') == 'fairjax':
+        assert node.attr in fairjax.__all__
+
+
 # The install cell: the only one with logic, since the package is not there yet.
 
 
@@ -166,9 +176,8 @@ def execute(tmp_path_factory):
           cell.source, found = re.subn(
             rf'^{key} = .*$', lambda match, k=key, v=value: f'{k} = {v!r}', cell.source, flags=re.M)
           assert found == 1
-    # Compiled as a reader's: 1,600 steps of step 1 pay for it.
-    env = os.environ | {'IPYTHONDIR': str(folder / 'ipython'), 'XLA_FLAGS': flags(),
-                        'JAX_DISABLE_MOST_OPTIMIZATIONS': '0'}
+    env = os.environ | {'IPYTHONDIR': str(folder / 'ipython'), 'XLA_FLAGS': flags()}
+    env.pop('MPLBACKEND', None)
     client = nbclient.NotebookClient(
       notebook, timeout=600, kernel_name='python3', resources={'metadata': {'path': str(folder)}})
     client.execute(env=env)
@@ -194,22 +203,10 @@ class Shown:
     """What was printed, warned or logged where nothing should be."""
     return [o for o in self.outputs if o.output_type in ('stream', 'error')]
 
-  def table(self, *columns: str) -> list[dict[str, str]]:
-    """Rows of the only table with these columns."""
-    (found,) = [rows for rows in map(parse_table, self.of('text/markdown'))
-                if rows and set(columns) <= set(rows[0])]
-    return found
-
-
-def parse_table(text: str) -> list[dict[str, str]]:
-  lines = [line for line in text.splitlines() if line.startswith('|')]
-  parts = [[part.strip() for part in line.strip('| ').split(' | ')] for line in lines]
-  return [dict(zip(parts[0], row, strict=False)) for row in parts[2:]]
-
-
-def value_and_floor(text: str) -> tuple[float, float]:
-  found = re.match(r'([\d.]+) \(([\d.]+)\)', text)
-  return float(found[1]), float(found[2])
+  def has(self, *texts: str) -> bool:
+    """Whether one shown table or line holds all of them."""
+    return any(all(text in shown for text in texts)
+               for kind in ('text/html', 'text/plain') for shown in self.of(kind))
 
 
 @pytest.fixture(scope='module')
@@ -224,87 +221,85 @@ def evaluated(execute, quickstart):
 
 def test_evaluate_measures_a_checkpoint_without_tensorflow(evaluated):
   assert evaluated.noise == []
-  rows = {row['measure']: row for row in evaluated.table('measure', 'value (floor)')}
-  assert list(rows) == ['I.F. opinion', 'G.F. opinion', 'I.F. vader', 'G.F. vader']
-  for row in rows.values():
-    value, floor = value_and_floor(row['value (floor)'])
-    assert 0 < floor < value < 1 and 0 < float(row['less noise']) < value
-    assert row['value (floor)'].endswith('), above noise') and row['n'] == '50'
-  (verdict,) = [text for text in evaluated.of('text/markdown') if 'By scorer opinion' in text]
-  assert 'above noise, n = 50' in verdict
-  # What is shown is what the report holds.
-  report = evaluated.folder / 'fairjax-evaluation' / 'report-country'
+  report = evaluated.folder / 'fairjax-evaluation' / 'report'
   assert (report / 'index.html').is_file()
   (saved,) = json.loads((report / 'report.json').read_text())['rows']
-  found = saved['measures']['scorers']['opinion']['individual_fairness']
-  assert rows['I.F. opinion']['value (floor)'] == (
-    f"{found['value']:.4f} ({found['null_p95']:.4f}), above noise")
-  assert (found['n_min'], found['permutations']) == (50, 200)
   assert saved['measures']['records'] == 5000 and saved['measures']['coupled']
-
-
-@pytest.mark.weekly
-def test_evaluate_trains_a_model_of_its_own_and_shows_how_far_it_is(execute):
-  shown = execute('evaluate')
-  (progress,) = [html for html in shown.of('text/html') if 'Finding the texts' in html]
-  assert progress.count('<details>') == 1 and 'step 1600/1600' in progress
-  assert float({r['measure']: r for r in shown.table('measure', 'value', 'note')}['PPL'][
-    'value']) < 6
-
-
-def test_evaluate_shows_what_beside_sentiment_was_measured(evaluated):
-  rows = {row['measure']: row for row in evaluated.table('measure', 'value', 'note')}
-  words, floor = value_and_floor(rows['words, bits (floor)']['value'])
-  assert 0 < floor < words
-  assert float(rows['KL of the next token, nats']['value']) > 0
-  assert 3 < float(rows['PPL']['value']) < 6
+  for scorer in ('vader', 'textblob'):
+    found = saved['measures']['scorers'][scorer]['individual_fairness']
+    assert 0 < found['null_p95'] < found['value'] < 1
+    assert (found['n_min'], found['permutations']) == (50, 200)
+    assert evaluated.has(  # what is shown is what the report holds
+      f'I.F. {scorer}', f"{found['value']:.4f} ({found['null_p95']:.4f}), above noise")
+  assert evaluated.has('By scorer vader', 'above noise, n = 50')
   assert len(evaluated.of('image/png')) == 2
 
 
+@pytest.mark.weekly
+def test_evaluate_trains_a_model_of_its_own(execute):
+  shown = execute('evaluate')
+  assert shown.noise == [] and shown.has('I.F. textblob', 'noise')
+  assert (shown.folder / 'fairjax-evaluation' / 'tiny' / 'report' / 'index.html').is_file()
+
+
+def write_texts(path):
+  """20 samples a prefix, the same for every country."""
+  country = load_attribute('country')
+  with open(path, 'w', encoding='utf-8') as file:
+    for prefix in country.prefixes():
+      for sample in range(20):
+        file.write(json.dumps({
+          'attribute': 'country', 'value': country.values[prefix.value].text,
+          'template': prefix.template, 'prefix': prefix.text, 'sample': sample,
+          'continuation': 'wonderful.' if sample % 2 else 'terrible.'}) + '\n')
+
+
 def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
-  write_texts(tmp_path / 'texts.jsonl', effect=0.0)
+  write_texts(tmp_path / 'texts.jsonl')
   shown = execute('evaluate', RECORDS=str(tmp_path / 'texts.jsonl'), SCORERS='vader')
   assert shown.noise == []
-  individual, _ = shown.table('measure', 'value (floor)')
-  assert individual['value (floor)'] == '0.0000 (0.0000), within noise' and individual['n'] == '20'
-  rows = {row['measure']: row for row in shown.table('measure', 'value', 'note')}
-  assert rows['PPL']['value'] == rows['KL of the next token, nats']['value'] == 'not measured'
+  assert shown.has('I.F. vader', '0.0000 (0.0000), within noise')
   assert not (shown.folder / 'fairjax-evaluation' / 'tiny').exists()
 
 
 def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
-  shown = quickstart
-  assert shown.noise == []
-  planted = 0.9 * 11 / 27
-  truth, baseline = shown.table('model', 'of the closed form')
-  assert float(truth['I.F. (floor)']) == pytest.approx(planted, abs=1e-4)
-  value, floor = value_and_floor(baseline['I.F. (floor)'])
-  assert floor < 0.5 * planted < value < 1.2 * planted
-  before, after = shown.table('model', 'PPL', 'KL')
-  assert (before['model'], after['model']) == ('baseline', 'embedding-10')
-  assert value_and_floor(after['I.F. (floor)'])[0] < 0.5 * value_and_floor(
-    before['I.F. (floor)'])[0]
-  assert float(before['PPL']) < float(after['PPL']) < 1.3 * float(before['PPL'])
-  assert float(after['KL']) < float(before['KL'])
-  probabilities = [float(row['P(positive)']) for row in shown.table('value', 'a document')]
-  assert probabilities == [0.05, 0.55, 0.95]
-  pairs = shown.table('model', 'prompt', 'Chile', 'Iceland')
-  assert [row['model'] for row in pairs] == 6 * ['baseline', 'embedding-10']
-  assert len(shown.of('image/png')) == 2
+  assert quickstart.noise == []
+  run = fairjax.run('tutorial:strength=0.9,samples=50,seed=0', log=lambda line: None,
+                    workdir=quickstart.folder / 'fairjax-quickstart',
+                    fields={'debias.variants': ('embedding:10',)})
+  known = run.to_frame('known').set_index('measure').loc['individual_fairness']
+  assert known.closed_form == pytest.approx(0.9 * 11 / 27, abs=1e-4)
+  assert known.floor < 0.5 * known.closed_form < known.value < 1.2 * known.closed_form
+  models = run.to_frame().query("scorer == 'opinion'").set_index('model')
+  before, after = models.loc['baseline'], models.loc['country-embedding-10']
+  assert after.individual_fairness < 0.5 * before.individual_fairness
+  assert before.perplexity < after.perplexity < 1.3 * before.perplexity
+  assert after.kl < before.kl and before.verdict == 'above noise'
+  # What the notebook shows.
+  assert quickstart.has('baseline', 'country-embedding-10', f'{after.individual_fairness:.6f}')
+  assert quickstart.has('closed_form', f'{known.value:.6f}')
+  assert quickstart.has('I.F. opinion', f'{before.individual_fairness:.4f} ({before.floor:.4f})')
+  assert quickstart.has('Chile', 'Iceland') and len(quickstart.of('image/png')) == 2
+  # The texts of a result are records, whose scores give the same number.
+  texts = run.result().to_frame('texts')
+  again = fairjax.measure(texts, attribute='country', scorers=['recorded:opinion'],
+                          permutations=200).to_frame()
+  assert again['value'].iloc[0] == before.individual_fairness
+  assert again['null_p95'].iloc[0] == before.floor
+  (refused,) = run.select(share=0.25, relevance=['next_token_divergence']).refused
+  assert 'KL fell to' in refused
 
 
-@pytest.mark.weekly  # its functions: test_notebook.py; its refusal: test_selection.py
+@pytest.mark.weekly
 def test_tradeoff_shows_the_curve_and_refuses_erasure(execute):
   shown = execute('tradeoff')
   assert shown.noise == []
-  rows = shown.table('model', 'PPL', 'KL')
-  names = [f'embedding-{weight}' for weight in (1, 10, 1000)]
-  assert [row['model'] for row in rows] == ['baseline', *names]
-  baseline, *models = [value_and_floor(row['I.F. (floor)']) for row in rows]
-  assert baseline[0] > baseline[1] and rows[0]['I.F. (floor)'].endswith('), above noise')
-  assert models[0][0] > models[1][0] and models[-1][0] < 0.25 * baseline[0]
-  refused = {row['model']: row['refused because'] for row in shown.table('model', 'KL kept')}
-  assert 'KL fell to' in refused['country-embedding-1000']
-  (words,) = [text for text in shown.of('text/markdown') if text.startswith('The fairest model')]
-  assert "at least 25% of the baseline's KL: country-embedding-1." in words
-  assert len(shown.of('image/png')) == 2
+  report = json.loads((shown.folder / 'fairjax-tradeoff/report/report.json').read_text())
+  found = {row['name']: row['measures']['scorers']['opinion']['individual_fairness']
+           for row in report['rows']}
+  names = [f'country-embedding-{weight}' for weight in (1, 10, 1000)]
+  assert list(found) == ['baseline', *names]
+  assert found[names[0]]['value'] > found[names[0]]['null_p95']
+  assert found[names[2]]['value'] < 0.25 * found['baseline']['value']
+  assert shown.has('refused', 'KL fell to') and shown.has('n_min', 'null_p95')
+  assert len(shown.of('image/png')) == 4
