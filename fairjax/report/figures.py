@@ -387,6 +387,7 @@ def pyplot():
   if not ('matplotlib.pyplot' in sys.modules or os.environ.get('MPLBACKEND')):
     matplotlib.use('Agg')
   import matplotlib.pyplot
+  matplotlib.pyplot.draw_if_interactive()  # loads the backend: rc_context would undo what that sets
   return matplotlib.pyplot
 
 
