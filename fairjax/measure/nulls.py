@@ -230,18 +230,24 @@ class _Pool:
     members: Sequence[np.ndarray],
   ) -> np.ndarray:
     """`[G, B]` distances of each subgroup's values to the whole, from codes `[M]`, `[B, N]`."""
-    places = [[(m, templates[m].slices[a]) for m in self.codes for a in values]
-              for values in members]
-    parts = []
-    for of_group in places:
-      ends = np.cumsum([part.stop - part.start for _, part in of_group]).tolist()
-      found = np.empty((len(codes[0]), ends[-1]), np.int32)
-      for (m, part), start, end in zip(of_group, [0, *ends], ends, strict=False):
-        for row, into in zip(codes[m], found, strict=True):
-          # Clipping changes no index; it spares NumPy a check.
-          self.codes[m].take(row[part], out=into[start:end], mode='clip')
-      parts.append(found)
-    return np.stack([self.distance.distances(part) for part in parts])
+    found = [np.empty(len(codes[0])) for _ in members]
+    alike = len({size for t in templates for size in t.sizes.tolist()}) == 1
+    for b in range(len(codes[0])):  # one permutation stays in the processor's cache
+      # Clipping changes no index; it spares NumPy a check.
+      rows = [table.take(codes[m][b], mode='clip') for m, table in self.codes.items()]
+      if alike:
+        whole = np.stack(rows).reshape(len(rows), templates[0].sizes.size, -1)
+        parts = [whole[:, values].reshape(-1) for values in members]
+      else:
+        split = [templates[m].split(row) for m, row in zip(self.codes, rows, strict=True)]
+        parts = [np.concatenate([row[a] for row in split for a in values]) for values in members]
+      if len({part.size for part in parts}) == 1:
+        distances = self.distance.distances(np.stack(parts))
+      else:
+        distances = [self.distance.distances(part[None])[0] for part in parts]
+      for into, distance in zip(found, distances, strict=True):
+        into[b] = distance
+    return np.stack(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -495,9 +501,8 @@ class _Area:
 
   def __init__(self, permutations: int, kind: type):
     """Makes the arrays for sums `[n + 1, R]` of some integer kind."""
-    shape = _ROWS, permutations
-    self._own, self._other, self._float = np.empty(shape, kind), np.empty(shape, kind), \
-      np.empty(shape)
+    self._own, self._other = np.empty((2, _ROWS, permutations), kind)
+    self._float = np.empty((_ROWS, permutations))
 
   def between(
     self, sums: np.ndarray, other: np.ndarray, at: np.ndarray | None, other_at: np.ndarray | None,
@@ -535,21 +540,25 @@ def _free_null(
     width = max(1, min(permutations, _BYTES // (24 * (n + m))))
     for start in range(0, permutations, width):
       walks = _walks(int(n), int(m), min(width, permutations - start), rng)
-      chunk = max(1, _BYTES // (8 * (n + m)))
+      chunk = max(1, _BYTES // (24 * (n + m)))
       for begin in range(0, members.size, chunk):
         part = members[begin:begin + chunk]
         gaps = np.stack([np.diff(np.sort(np.concatenate([row[first[p]], row[second[p]]])))
                          for p in part])
-        null[part, start:start + width] = gaps @ walks.T
+        # The last digits of a product of floats may depend on the number of cores. The sums of the
+        # high digits are exact, and the rest is too small to change what is rounded.
+        unit = math.ldexp(1.0, math.frexp(n * m * gaps.sum(axis=1).max())[1] - 52)
+        high = np.round(gaps / unit) * unit
+        null[part, start:start + width] = (
+          high @ walks.T + (gaps - high) @ walks.T) / (n * m)
   return null
 
 
 def _walks(n: int, m: int, count: int, rng: np.random.Generator) -> np.ndarray:
-  """`[count, n + m - 1]` absolute differences of distribution functions under random labels."""
+  """`[count, n + m - 1]` differences of distribution functions under random labels, times n m."""
   words = rng.integers(0, 1 << 64, (count, n + m), dtype=np.uint64)
   words &= ~np.uint64(1)
   words[:, :n] |= np.uint64(1)  # the label
   words.sort(axis=1)
   below = np.cumsum((words & np.uint64(1)).astype(np.int64), axis=1)[:, :-1]
-  # Integers until the division, so that equal shares differ by exactly 0.
-  return np.abs(below * (n + m) - np.arange(1, n + m) * n) / (n * m)
+  return np.abs(below * (n + m) - np.arange(1, n + m) * n).astype(np.float64)

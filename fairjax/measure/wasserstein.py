@@ -79,7 +79,8 @@ class PoolDistance:
   def __init__(self, grid: np.ndarray, counts: np.ndarray):
     """Prepares ascending distinct scores `[U]` and how often the pool holds each `[U]`."""
     # Sums about the mean are smaller, so they lose fewer digits.
-    self._grid = grid - grid @ counts / counts.sum()
+    # Not `@`: the last digits of long products depend on the number of cores.
+    self._grid = grid - (grid * counts).sum() / counts.sum()
     self._counts = counts
     self._rank = np.concatenate([[0], np.cumsum(counts)]).astype(np.float64)
     self._sum = np.concatenate([[0], np.cumsum(self._grid * counts)])
@@ -95,7 +96,7 @@ class PoolDistance:
       total = int(self._counts.sum())
       # Integers until the end: equal distribution functions then differ by exactly 0.
       differences = np.cumsum(counts * total - self._counts * size, axis=1)[:, :-1]
-      return np.abs(differences) @ np.diff(self._grid) / (total * size)
+      return (np.abs(differences) * np.diff(self._grid)).sum(axis=1) / (total * size)
     if size not in self._parts:
       self._parts[size] = _Parts.of(size, self._rank, self._sum)
     p = self._parts[size]

@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -195,3 +198,22 @@ def test_the_coupling_of_null_scores_is_what_the_table_says():
   paired = individual_fairness(x[:, :, :300], coupled=True, permutations=60)
   free = individual_fairness(x[:, :, :300], permutations=60)
   assert paired.null_mean < 0.75 * free.null_mean
+
+
+_DIGITS = '''
+import hashlib, json
+import numpy as np
+from fairjax.measure import measure_fairness
+rng = np.random.default_rng(0)
+scores = (0.7 * rng.random((3, 1, 1000)) + 0.3 * rng.random((3, 5, 1000))).round(6)
+found = [measure_fairness(scores, coupled=coupled, permutations=40) for coupled in (True, False)]
+print(json.dumps([[f.group.to_dict(), f.individual.to_dict(), f.cells.to_dict()] for f in found]))
+'''
+
+
+def test_last_digits_do_not_depend_on_the_number_of_threads():
+  # Products of matrices do: BLAS divides their sums among threads.
+  found = [subprocess.run([sys.executable, '-c', _DIGITS], capture_output=True, check=True,
+                          env=os.environ | {'OPENBLAS_NUM_THREADS': threads}).stdout
+           for threads in '12']
+  assert found[0] == found[1] != b''
