@@ -62,7 +62,7 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
   found = _read_results(options.results)
   if not options.runs:
     return found
-  nursery.warm_up()
+  nursery.warm_up(quick=options.quick)
   shutil.rmtree(folder / 'one', ignore_errors=True)
   laboratory = cases.Laboratory(folder / 'one', curriculum.QUICK if options.quick else {})
   done = {(c.fault, c.number) for c in found}

@@ -45,18 +45,23 @@ class Outcome:
     return 'Traceback (most recent call last)' in self.output
 
 
-def warm_up() -> None:
+def warm_up(*, quick: bool = False) -> None:
   """Imports the modules of a run; `RuntimeError` if one starts a thread, which a fork would lose.
+
+  A quick pass never needs TensorFlow: it writes no files of TensorBoard.
 
   Figures are not rendered, which would take as long as all the rest of a run: their files hold
   digests of the lines, bars and words.
   """
-  import clu.metric_writers  # noqa: F401
+  if quick:
+    sys.modules['clu'] = None
+  else:
+    import clu.metric_writers  # noqa: F401
+    import seqio  # noqa: F401
+    import tensorflow_text  # noqa: F401
   import matplotlib.pyplot as plt
   import orbax.checkpoint  # noqa: F401
   import scipy.stats  # noqa: F401
-  import seqio  # noqa: F401
-  import tensorflow_text  # noqa: F401
   import tensorstore  # noqa: F401
   import vaderSentiment.vaderSentiment  # noqa: F401
 

@@ -56,7 +56,7 @@ def _arguments(verb, workdir, *more, **changes):
 
 
 @pytest.fixture
-def words(tmp_path, monkeypatch, repository):
+def words(tmp_path, monkeypatch, repository, one_device):
   """500 words of the planted corpus and others, `<eos>` first as the reference has it."""
   monkeypatch.chdir(repository)
   texts = make_planted_documents(
@@ -260,7 +260,7 @@ def run(verb, workdir, *more, config='configs/quickstart.py'):
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory, repository):
+def trained(tmp_path_factory, repository, one_device):
   """A workdir with a language model, whose parameters nobody trained."""
   os.chdir(repository)
   workdir = tmp_path_factory.mktemp('trained') / 'run'

@@ -26,11 +26,11 @@ TINY = {
   'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
   'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
   'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
-  'lm.steps': 6, 'lm.batch_size': 8, 'lm.checkpoint_every': 2, 'lm.warmup_steps': 1,
+  'lm.steps': 6, 'lm.batch_size': 8, 'lm.checkpoint_every': 3, 'lm.warmup_steps': 1,
   'lm.log_every': 1,
-  'sentiment.steps': 6, 'sentiment.batch_size': 8, 'sentiment.checkpoint_every': 2,
+  'sentiment.steps': 6, 'sentiment.batch_size': 8, 'sentiment.checkpoint_every': 3,
   'sentiment.warmup_steps': 1, 'sentiment.log_every': 1, 'sentiment.max_sentences': 200,
-  'debias.steps': 6, 'debias.batch_size': 8, 'debias.checkpoint_every': 2,
+  'debias.steps': 6, 'debias.batch_size': 8, 'debias.checkpoint_every': 3,
   'debias.warmup_steps': 1, 'debias.log_every': 1, 'debias.pieces_per_branch': 2,
   'debias.variants': "('embedding:10','sentiment:10')",
   'sample.samples': 2, 'sample.max_new_tokens': 6, 'sample.batch_size': 8,
@@ -425,8 +425,8 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   (workdir / 'DONE').unlink()
   address = free_address()
   found = ends(start(
-    [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
-     for i in range(2)], repository, devices=2))
+    [['-m', 'fairjax', *_arguments('run', workdir, data__reader='numpy'),
+      f'--distributed={address},2,{i}'] for i in range(2)], repository, devices=2))
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))

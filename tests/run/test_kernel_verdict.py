@@ -18,12 +18,14 @@ CHIP = 'TPU v5 lite'
 
 @pytest.fixture
 def chip(monkeypatch):
-  """A TPU, on which the kernel is interpreted; counts comparisons."""
+  """A TPU, on which a small kernel is interpreted; counts comparisons."""
   calls = []
 
-  def fault(*arguments):
-    calls.append(arguments)
-    return kernel_check.kernel_fault.__wrapped__(*arguments, interpret=True)
+  def fault(model, branches):
+    calls.append(model)
+    return kernel_check.kernel_fault.__wrapped__(dataclasses.replace(
+      model, head_dim=8, segment_len=16, memory_len=16, attention_block=16), branches,
+      interpret=True)
 
   monkeypatch.setattr(attention_paths, '_faulty', set())
   monkeypatch.setattr(jax, 'local_devices', lambda: [types.SimpleNamespace(
