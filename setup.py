@@ -86,6 +86,7 @@ setup(
       'mkdocs-material>=9.6,<10',
       'mkdocstrings[python]>=1,<2',
       'mkdocs-jupyter>=0.25,<1',
+      'pandas>=2.2,<4',
     ],
     'dev': [
       'google-cloud-language>=2.17,<3',
