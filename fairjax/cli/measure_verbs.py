@@ -277,7 +277,7 @@ def _format_estimate(head: str, found: Mapping[str, Any]) -> str:
   """One estimate in a line."""
   from fairjax.measure import format_estimate
   return (f"{head} {format_estimate(found)}; expected by chance {found['null_mean']:.4f}, less "
-          f"that {found['corrected']:.4f}; p = {found['p_value']:.3g}")
+          f"that {found['corrected']:.4f}; p = {found['p_value']:.2g}")
 
 
 def _format_content(measures: Mapping[str, Any]) -> list[str]:
