@@ -31,7 +31,7 @@ from tests.benchmarks import harness
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / 'configs' / 'pretrained.py'
 ATTRIBUTES = ('country', 'occupation', 'name')
-WEIGHTS = (1, 10, 100)
+WEIGHTS = (10, 100, 1)
 SAMPLES, NEW_TOKENS, STEPS = 100, 25, 60
 _SEED = {'debias.variants': ('embedding:10',), 'debias.extended_baseline': False}
 # What a part trains beside the control, and the models that it samples and measures.
@@ -55,12 +55,16 @@ def part_config(folder: pathlib.Path, attribute: str, part: str, smoke: bool = F
                 overrides: Mapping[str, Any] = types.MappingProxyType({})) -> Config:
   """The configuration of one part, whose files lie in `folder`."""
   given = json.loads((folder / 'files.json').read_text())
+  dtype = given.pop('dtype')
   files = {k: '+'.join(f'"{x}"' for x in v) for k, v in given.items()}
   fields = {
-    'data.holdout': (), 'debias.steps': STEPS, 'debias.random_projection': False,
-    'debias.batch_size': 4, 'sample.samples': SAMPLES, 'sample.batch_size': SAMPLES,
-    'sample.max_new_tokens': NEW_TOKENS, 'measure.eval_batch_size': 16, 'lm.batch_size': 16,
-    'measure.encoder': 'minilm', 'measure.audit_texts': 0, 'measure.scorers': ('opinion', 'vader')}
+    'data.holdout': (), 'debias.steps': STEPS, 'debias.checkpoint_every': STEPS,
+    'debias.random_projection': False, 'debias.batch_size': 4, 'sample.samples': SAMPLES,
+    'sample.batch_size': SAMPLES, 'sample.max_new_tokens': NEW_TOKENS,
+    'measure.eval_batch_size': 16,
+    'lm.batch_size': 16, 'measure.audit_texts': 0,
+    'measure.scorers': ('opinion', 'vader'),
+    'model.dtype': dtype}
   fields |= PARTS[part][0] | overrides
   if smoke:
     fields |= {'debias.steps': 2, 'debias.warmup_steps': 1, 'sentiment.steps': 60,
@@ -90,13 +94,13 @@ class Part(Job):
             if own_name(m.name, self.attribute.name) in self.chosen]
 
 
-def prepare(folder: pathlib.Path, model: str, data: pathlib.Path) -> None:
+def prepare(folder: pathlib.Path, model: str, data: pathlib.Path, dtype: str) -> None:
   """The token stores of every attribute, and of the reviews, read with the model's tokenizer."""
   folder.mkdir(parents=True, exist_ok=True)
   wiki = {split: [str(data / 'wikipedia' / f'wiki.{name}.txt.gz')] for split, name in (
     ('train', 'train_sensitive'), ('valid', 'valid'), ('test', 'test'))}
   (folder / 'files.json').write_text(json.dumps(wiki | {
-    'model': [model],
+    'model': [model], 'dtype': dtype,
     'lexicon': [str(data / 'lexicons' / f'opinion_{x}.txt') for x in ('positive', 'negative')],
     'reviews': [str(data / 'imdb' / 'valid.tsv.gz')]}))
   for attribute in ATTRIBUTES:
@@ -118,13 +122,16 @@ def run_part(folder: pathlib.Path, attribute: str, part: str, smoke: bool) -> No
   begin = time.perf_counter()
   def log(line):
     print(f'{time.perf_counter() - begin:6.1f} {workdir.name} {line}', flush=True)
-  job = Part(part_config(folder, attribute, part, smoke), workdir, log=log)
-  job.chosen = PARTS[part][1]
-  if not (workdir / 'data').exists():
-    shutil.copytree(folder / f'{attribute}-data' / 'data', workdir / 'data')
-  job.train()
-  job.sample()
-  job.measure()
+  variants = PARTS[part][0]['debias.variants']
+  for count in range(min(1, len(variants)), len(variants) + 1):  # each adds rows to the table
+    job = Part(part_config(folder, attribute, part, smoke, {'debias.variants': variants[:count]}),
+               workdir, log=log)
+    job.chosen = PARTS[part][1]
+    if not (workdir / 'data').exists():
+      shutil.copytree(folder / f'{attribute}-data' / 'data', workdir / 'data')
+    job.train()
+    job.sample()
+    job.measure()
   reviews, found = Run(reviews_config(folder), folder / 'reviews', log), {}
   for model, _ in job.measured:
     found[own_name(model.name, attribute)] = reviews.perplexity(job.params(model), 'test')
@@ -192,12 +199,13 @@ def main() -> None:
   parser.add_argument('names', nargs='*', help='parts, e.g. country-embedding; default: all')
   parser.add_argument('--model', help='folder, GGUF file, hf:ORG/NAME or pip:PACKAGE')
   parser.add_argument('--data', type=pathlib.Path)
+  parser.add_argument('--dtype', default='float32', help='of the computation')
   parser.add_argument('--jobs', type=int, default=1, help='parts at a time')
   parser.add_argument('--smoke', action='store_true', help='tiny sizes')
   options = parser.parse_args()
   folder, names = options.folder.resolve(), options.names or all_parts()
   if options.action == 'prepare':
-    prepare(folder, options.model, options.data.resolve())
+    prepare(folder, options.model, options.data.resolve(), options.dtype)
   elif options.action == 'part':
     run_part(folder, *names[0].split('-'), options.smoke)
   elif options.action == 'run':
