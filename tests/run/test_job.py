@@ -425,8 +425,8 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   (workdir / 'DONE').unlink()
   address = free_address()
   found = ends(start(
-    [['-m', 'fairjax', *_arguments('run', workdir, data__reader='numpy'),
-      f'--distributed={address},2,{i}'] for i in range(2)], repository, devices=2))
+    [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
+     for i in range(2)], repository, devices=2))
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
