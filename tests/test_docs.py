@@ -58,27 +58,6 @@ def test_commands_of_a_page_parse(page):
       assert cli.parse(shlex.split(line, comments=True)[1:]).verb, line
 
 
-@pytest.mark.parametrize(('words', 'example'), [
-  (words, command.example) for verb in cli.VERBS for words, command in cli.commands(verb).items()
-  if command.example])
-def test_the_example_of_a_verb_parses(words, example):
-  program, *arguments = shlex.split(example)
-  options = cli.parse(arguments)
-  assert program == 'fairjax' and options.verb == words
-  if getattr(options, 'config', None):
-    from fairjax.config_io import load_config
-    load_config(str(ROOT / options.config), options.overrides)
-
-
-def test_readme_attribute_is_one(tmp_path):
-  from fairjax.counterfactual import lint_attribute, load_attribute
-
-  (text,) = re.findall(r'<!-- attribute-example -->\n```yaml\n(.*?)```', README, re.S)
-  path = tmp_path / 'faith.yaml'
-  path.write_text(text, encoding='utf-8')
-  assert not [f for f in lint_attribute(load_attribute(path)) if f.level == 'error']
-
-
 @pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_local_links_lead_somewhere(page):
   text = re.sub(r'^```.*?^```', '', page.read_text(encoding='utf-8'), flags=re.M | re.S)
