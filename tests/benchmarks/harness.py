@@ -55,6 +55,10 @@ def ratios(seconds: Mapping[str, Sequence[float]], base: str) -> dict[str, float
           for name, values in seconds.items() if name != base}
 
 
+SIZES = (8192, 2 ** 28), (2048, 2 ** 24)
+"""Rows of a product and numbers of a copy: of a chip, of a CPU."""
+
+
 def limits(dtype: str, devices: Sequence[Any] | None = None) -> dict[str, float]:
   """Operations per second of a matrix product and bytes per second of a copy, measured now.
 
@@ -65,7 +69,7 @@ def limits(dtype: str, devices: Sequence[Any] | None = None) -> dict[str, float]
   devices = list(jax.devices()[:1] if devices is None else devices)
   cpu = devices[0].platform == 'cpu'
   # Large enough that the start of a program and the caches of a chip do not matter.
-  size, numbers = (2048, 2 ** 24) if cpu else (8192, 2 ** 28)
+  size, numbers = SIZES[cpu]
   mesh = Mesh(np.array(devices), ('device',), axis_types=(AxisType.Auto,))
   split = PartitionSpec('device')
   # Random numbers: chips multiply arrays of one value faster than any data.
