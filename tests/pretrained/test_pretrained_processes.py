@@ -17,26 +17,20 @@ def folder(copy, tmp_path):
   return tmp_path
 
 
-def sample(repository, folder, output, *, count):
-  """(code, printed, errors) of every process that samples into a file."""
-  address = free_address()
-  return ends(start(
-    [['-m', 'fairjax', 'sample', f'--pretrained={folder / "gpt2"}',
-      f'--attribute={folder / "town.yaml"}', f'--output={output}', '--samples=7',
-      '--max-new-tokens=6', '--batch-size=4',
-      *([f'--distributed={address},{count},{index}'] if count > 1 else [])]
-     for index in range(count)], repository))
-
-
-def test_two_processes_sample_what_one_samples_and_the_first_writes(repository, folder, tmp_path):
-  paths = [tmp_path / name for name in ('one.jsonl', 'two.jsonl')]
-  found = [sample(repository, folder, path, count=count) for count, path in enumerate(paths, 1)]
-  assert [[code for code, _, _ in group] for group in found] == [[0], [0, 0]], found
+def test_two_processes_sample_what_one_samples_and_the_first_writes(
+    repository, folder, tmp_path, one_device):
+  paths, address = [tmp_path / name for name in ('one.jsonl', 'two.jsonl')], free_address()
+  command = ['sample', f'--pretrained={folder / "gpt2"}', f'--attribute={folder / "town.yaml"}',
+             '--samples=7', '--max-new-tokens=6', '--batch-size=4']
+  group = ends(start([['-m', 'fairjax', *command, f'--output={paths[1]}',
+                       f'--distributed={address},2,{index}'] for index in range(2)], repository))
+  assert [code for code, _, _ in group] == [0, 0], group
+  assert cli.main([*command, f'--output={paths[0]}']) == 0
   assert paths[0].read_bytes() == paths[1].read_bytes()
   assert len(paths[0].read_text().splitlines()) == 2 * 7
   kept = [json.loads(p.with_name(f'{p.stem}.next_token.json').read_text()) for p in paths]
   assert kept[0]['identity'] == kept[1]['identity']
-  (_, first, _), (_, second, _) = found[1]
+  (_, first, _), (_, second, _) = group
   assert 'measure it with' in first and 'town' not in second
 
 

@@ -58,7 +58,7 @@ def _largest_traced(lowered):
   return _largest(lowered.as_text(), r'tensor<((?:\d+x)+)[a-z]', 'x')
 
 
-@pytest.mark.parametrize('kind', ['lm', 'debias'])
+@pytest.mark.parametrize('kind', [pytest.param('lm', marks=pytest.mark.weekly), 'debias'])
 def test_no_array_of_a_sharded_step_holds_the_scores_of_all_queries(kind):
   scores, words = N * B * T * (M + T), B * T * V
   lowered = _lower(kind, 'blocks')
