@@ -244,7 +244,7 @@ class _Pool:
       if len({part.size for part in parts}) == 1:
         distances = self.distance.distances(np.stack(parts))
       else:
-        distances = [self.distance.distances(part[None])[0] for part in parts]
+        distances = np.array([self.distance.distances(part[None])[0] for part in parts])
       for into, distance in zip(found, distances, strict=True):
         into[b] = distance
     return np.stack(found)
