@@ -108,9 +108,9 @@ no_figures_in_module = pytest.fixture(_without_figures, scope='module')
 def one_device():
   """Leaves one device to runs of which it is not asked whether eight compute the same."""
   jax = sys.modules['jax']
-  every = jax.devices
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(jax, 'devices', lambda *backend: every(*backend)[:1])
+    for every in (jax.devices, jax.local_devices):
+      patch.setattr(jax, every.__name__, lambda *a, every=every, **k: every(*a, **k)[:1])
     yield
 
 

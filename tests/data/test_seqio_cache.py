@@ -45,20 +45,19 @@ def registry():
     seqio.TaskRegistry.remove(name)
 
 
-@pytest.mark.parametrize('num_shards', [3, 16])
-def test_cached_examples_are_the_same_in_the_same_order(tmp_path, num_shards):
+def test_cached_examples_are_the_same_in_the_same_order(tmp_path):
   from fairjax.data.seqio_cache import write_seqio_cache
 
   prepared, lines = prepare(tmp_path), []
-  task = write_seqio_cache(prepared, tmp_path / 'cache', num_shards=num_shards, log=lines.append)
+  task = write_seqio_cache(prepared, tmp_path / 'cache', num_shards=3, log=lines.append)
   for split, number in (('train', 700), ('valid', 5), ('test', 3)):
     cached = examples(task, split, use_cached=True)
     assert cached == examples(task, split) and len(cached) == number
     assert task.get_cached_stats(split) == {
       'examples': number, 'targets_max_tokens': 7, 'targets_tokens': 7 * number}
-  assert len(list((tmp_path / 'cache').rglob('train.tfrecord-*'))) == num_shards
+  assert len(list((tmp_path / 'cache').rglob('train.tfrecord-*'))) == 3
   before = {p: p.stat().st_mtime_ns for p in (tmp_path / 'cache').rglob('*') if p.is_file()}
-  write_seqio_cache(prepared, tmp_path / 'cache', num_shards=num_shards, log=lines.append)
+  write_seqio_cache(prepared, tmp_path / 'cache', num_shards=3, log=lines.append)
   assert 'nothing to do' in lines[-1]
   assert before == {p: p.stat().st_mtime_ns for p in before}
 
@@ -91,6 +90,7 @@ def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, ca
   assert 'seqio cache of train: 60 examples' in capsys.readouterr().out
   task = seqio.get_mixture_or_task('fairjax_planted')
   assert examples(task, use_cached=True) == examples(task)
+  assert len(list((tmp_path / 'cache').rglob('train.tfrecord-*'))) == 16  # the most
 
 
 def test_prepared_data_open_from_their_folder(tmp_path):

@@ -10,6 +10,8 @@ import scipy.stats
 from fairjax.errors import UserError
 from fairjax.gender.bios import SPLIT_SHARES, female_shares, gap_line, gaps, read_bios
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 
 def entry(profession='nurse', gender='F', text='She helps.', **more):
   return {'profession': profession, 'gender': gender, 'text': text, **more}

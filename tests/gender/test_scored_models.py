@@ -20,6 +20,8 @@ from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.vocabulary import build_word_vocabulary
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 TEXTS = ['A sad [BLANK] was good.', 'The baker was [BLANK].']
 WORDS = 'the nurse told doctor that she he would be late likes to sing . , \'s'.split()

@@ -14,6 +14,8 @@ from fairjax.gender import suite
 from fairjax.gender.persons import make_persons
 from fairjax.gender.suite import Settings, measure_correlations, table
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 SHARES = 'occupation\tbls_pct_female\nsmith\t10\nweaver\t60\nsinger\t90\n'
 NAMES = make_persons('names', 'test', {
   'female': tuple(f'Ada{i}' for i in range(20)), 'male': tuple(f'Bob{i}' for i in range(20))})

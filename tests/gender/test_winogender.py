@@ -23,6 +23,8 @@ from fairjax.gender.winogender import (
   train_probe,
 )
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 TEMPLATES = (
   'occupation(0)\tother-participant(1)\tanswer\tsentence\n'
   'smith\tcaller\t0\tThe $OCCUPATION told a $PARTICIPANT that $NOM_PRONOUN was late.\n'

@@ -29,6 +29,8 @@ from fairjax.model import TransformerXL, init_memory
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 ATTRIBUTE = Attribute(
   name='place',
   values=tuple(Value(text=v, subgroup=s, tokens=(v,), article='a')

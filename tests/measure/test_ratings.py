@@ -36,6 +36,8 @@ from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.pretrained import SentenceEncoder
 from fairjax.report.sections import human_section, read_human
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 SENTIMENTS = ('negative', 'neutral', 'positive')
 TINY = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_mlm'
 WORDS = ('warm', 'bread', 'happy', 'farmer', 'sold', 'glad', 'baker')

@@ -20,6 +20,8 @@ from fairjax.measure.similarity import (
   semantic_similarity,
 )
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 TINY = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_mlm'
 ATTRIBUTE = Attribute(
   name='colour', values=tuple(Value(t, t, (t,), 'a') for t in ('Red', 'Blue', 'Green')),

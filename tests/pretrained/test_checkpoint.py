@@ -16,6 +16,8 @@ from fairjax.pretrained import SentenceEncoder, folder_name, load_pretrained, ml
 from fairjax.pretrained.checkpoint import to_tensors
 from fairjax.pretrained.decoder_files import to_decoder_tensors
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 BERT, ALBERT, GPT2 = ('bert_mlm', 'mlm'), ('albert_mlm', 'mlm'), ('gpt2', 'lm')
 EMBEDDING = 'bert.embeddings.word_embeddings.weight'
 

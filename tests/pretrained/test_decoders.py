@@ -24,6 +24,8 @@ from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.plain_english import rate_plain_english
 from fairjax.pretrained.tensor_files import weight_files
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 ATTRIBUTE = """
 name: town

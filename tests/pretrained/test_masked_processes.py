@@ -2,13 +2,18 @@
 that of tests/test_processes.py, which kills."""
 
 import signal
+import sys
 
+import jax
 import pytest
 from groups import ends, free_address, kill
 from groups import start as start_group
 from masked_cases import SENTENCES, compare_models
 
 from fairjax import processes
+from fairjax.cli import main as cli
+from fairjax.run import masked_training
+from fairjax.train import make_mesh
 
 SMALL = ['--layers=1', '--dim=16', '--heads=2', '--vocab_size=64', '--max_length=16',
          '--rows=sentence', '--batch_size=8', '--steps=8', '--log_every=2', '--eval_every=8',
@@ -18,26 +23,33 @@ RUN = '''
 import sys
 sys.modules['clu'] = None
 import jax
-jax.config.update('jax_num_cpu_devices', int(sys.argv[1]))
+jax.config.update('jax_num_cpu_devices', 1)
 from fairjax.cli import main as cli
-sys.exit(cli.main(['models', 'masked-lm', *sys.argv[2:]]))
+sys.exit(cli.main(sys.argv[1:]))
 '''
 
 
 @pytest.fixture(scope='module')
-def start(tmp_path_factory, repository):
-  """Starts `count` processes on a workdir; ends those that are left."""
-  left = []
-  text = tmp_path_factory.mktemp('text') / 'train.txt'
-  text.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
+def text(tmp_path_factory):
+  path = tmp_path_factory.mktemp('text') / 'train.txt'
+  path.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
+  return path
 
-  def start(workdir, count, *more):
+
+def command(text, workdir, *more):
+  return ['models', 'masked-lm', f'--data={text}', f'--workdir={workdir}', *SMALL, *more]
+
+
+@pytest.fixture(scope='module')
+def start(text, repository):
+  """Starts two processes on a workdir; ends those that are left."""
+  left = []
+
+  def start(workdir, *more):
     address = free_address()
-    group = [['1', f'--distributed={address},{count},{i}'] for i in range(count)]
-    found = start_group(
-      [['-c', RUN, *own, f'--data={text}', f'--workdir={workdir}', *SMALL, *more]
-       for own in (group if count > 1 else [['2']])],
-      repository)
+    own = command(text, workdir, *more)
+    found = start_group([['-c', RUN, *own, f'--distributed={address},2,{i}'] for i in range(2)],
+                        repository)
     left.extend(found)
     return found
 
@@ -46,39 +58,48 @@ def start(tmp_path_factory, repository):
 
 
 @pytest.fixture(scope='module')
-def single(start, tmp_path_factory):
+def train(text):
+  """Trains in this process, on two of its devices."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(sys.modules, 'clu', None)
+    patch.setattr(masked_training, 'make_mesh', lambda config, **_: make_mesh(
+      config, jax.devices()[:2]))
+    yield lambda workdir: cli.main(command(text, workdir))
+
+
+@pytest.fixture(scope='module')
+def single(train, tmp_path_factory):
   """The workdir of one process with the two devices."""
   workdir = tmp_path_factory.mktemp('single') / 'mlm'
-  assert [code for code, _, _ in ends(start(workdir, 1))] == [0]
+  assert train(workdir) == 0
   return workdir
 
 
 @pytest.mark.weekly  # the next test: two processes, then one, train the model of one
 def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
-  first, second = ends(start(tmp_path / 'mlm', 2, '--mesh.fsdp=2'))
+  first, second = ends(start(tmp_path / 'mlm', '--mesh.fsdp=2'))
   assert first[0] == second[0] == 0, (first, second)
   compare_models(tmp_path / 'mlm', single)
   assert '8 steps, validation loss' in first[1] and '[data] to learn' in first[2]
   assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
 
 
-def test_a_signal_saves_and_one_process_goes_on(start, single, tmp_path):
+def test_a_signal_saves_and_one_process_goes_on(start, train, single, tmp_path, capsys):
   workdir = tmp_path / 'mlm'
-  group = start(workdir, 2)
+  group = start(workdir)
   for line in group[0].stderr:
     if line.startswith('[mlm] step 2'):
       break
   group[1].send_signal(signal.SIGTERM)
   codes = [code for code, _, _ in ends(group)]
   assert codes == [processes.PREEMPTED] * 2
-  ((code, _, error),) = ends(start(workdir, 1))
-  assert code == 0 and 'resumes after step' in error
+  assert train(workdir) == 0 and 'resumes after step' in capsys.readouterr().err
   compare_models(workdir, single)
 
 
 def test_a_refusal_of_the_first_process_ends_all(start, tmp_path):
   """The text is read by the first one alone; the others must not wait for it."""
   (tmp_path / 'empty').write_text('')
-  first, second = ends(start(tmp_path / 'mlm', 2, f'--data={tmp_path / "empty"}'))
+  first, second = ends(start(tmp_path / 'mlm', f'--data={tmp_path / "empty"}'))
   assert first[0] == second[0] == 2
   assert 'is empty' in first[2] and 'process 0 ended with code 2' in second[2]

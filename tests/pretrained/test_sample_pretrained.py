@@ -18,6 +18,8 @@ from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decoder import CachedDecoder, DecoderModel, NoState
 from fairjax.pretrained import load_pretrained
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 ATTRIBUTE = """
 name: town
 values: [Rome, Oslo]

@@ -8,6 +8,8 @@ import pytest
 from fairjax.errors import UserError
 from fairjax.pretrained import SentenceEncoder
 
+pytestmark = pytest.mark.usefixtures('one_device')
+
 
 @pytest.fixture
 def folder(copy):

@@ -168,7 +168,8 @@ def test_eight_devices_give_what_one_gives(single, model, mesh):
 
 
 @pytest.mark.parametrize(('kind', 'mesh', 'grad_accum_steps'), [
-  ('debias', MeshConfig(fsdp=2, model=2), 4), ('lm', MeshConfig(), 2)])
+  ('debias', MeshConfig(fsdp=2, model=2), 4),
+  pytest.param('lm', MeshConfig(), 2, marks=pytest.mark.weekly)])
 def test_accumulated_gradients_are_those_of_the_whole_batch(single, kind, mesh, grad_accum_steps):
   found = cases.run(kind, 'plain', mesh, grad_accum_steps=grad_accum_steps)
   _compare(found, single(kind, 'plain'))
