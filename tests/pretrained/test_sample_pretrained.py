@@ -35,6 +35,7 @@ def load(name='gpt2', dtype='float32'):
   return model, CachedDecoder(model.arch)
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def lm_logits(params, config, ids):
   lm = DecoderModel(config)
   return lm.logits(params, lm.apply(params, jnp.asarray(ids), NoState()).hidden)
