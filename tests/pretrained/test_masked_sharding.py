@@ -116,7 +116,8 @@ def alone(starts, tmp_path_factory):
 @pytest.mark.parametrize(('kind', 'mesh'), [
   ('albert', MeshConfig(fsdp=2, model=2)),
   *(pytest.param('bert', mesh, marks=pytest.mark.weekly) for mesh in (
-    MeshConfig(), MeshConfig(fsdp=8), MeshConfig(fsdp=2, model=4)))])
+    MeshConfig(), MeshConfig(fsdp=8), MeshConfig(fsdp=2, model=4),
+    MeshConfig(slices=2, fsdp=2, model=2)))])
 def test_every_mesh_trains_the_model_of_one_device(starts, alone, tmp_path, kind, mesh):
   given, options = arguments(starts[kind])
   train_masked(*given, tmp_path, mesh=make_mesh(mesh), **options)
