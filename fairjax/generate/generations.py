@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax import processes
-from fairjax.config import SampleConfig
+from fairjax.config import LogConfig, SampleConfig
 from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
@@ -38,6 +38,7 @@ from fairjax.generate.sampler import sample_continuations
 from fairjax.inputs import replace_broken
 from fairjax.model.decoding import Decoder
 from fairjax.progress import Progress
+from fairjax.train.watch import Watch
 from fairjax.vocabulary import Vocabulary
 
 # Prompts for models behind an API: what to have continued, as JSONL.
@@ -106,6 +107,7 @@ def generate(
   card: Mapping[str, Any] | None = None,
   coupled: bool = True,
   mesh: Mesh | None = None,
+  hang: LogConfig | None = None,
   log: Callable[[str], None] = print,
 ) -> GenerationSummary:
   """Samples continuations of every prefix and records them (H-12, H-13).
@@ -131,6 +133,7 @@ def generate(
     card: identity of the model, kept in the manifest.
     coupled: one noise for all values of a template; False: independent samples.
     mesh: devices to split each batch over.
+    hang: when a batch hangs (`fairjax.train.watch`), which ends the process; None: never.
     log: called with progress lines.
 
   Raises:
@@ -154,10 +157,11 @@ def generate(
   work.restore(done)
   counts = _Counts()
   writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
-  with writing as writer, Progress(
+  watching = Watch('sample', path.parent if hang else None, hang or LogConfig())
+  with writing as writer, watching as watch, Progress(
       str(path), work.done.size, unit='records', log=log, done=int(work.done.sum())) as progress:
-    for new, tokens, at_limit in _sample_missing(
-        params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model):
+    for new, tokens, at_limit in watch.each('batch', _sample_missing(
+        params, decoder, vocabulary, work, sample, coupled=coupled, mesh=mesh, model=model)):
       if writer is not None:
         writer.append(new)
       work.mark_done(new, model)

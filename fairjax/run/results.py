@@ -194,7 +194,7 @@ class Run:
       prefixes = run_prefixes(attribute, rewordings=sample.rewordings)
     mesh = self.mesh if self.mesh.size > 1 else None
     generate(*parts, path=path, model=name, sample=sample, card=metadata,
-             coupled=coupled, prefixes=prefixes, mesh=mesh, log=log)
+             coupled=coupled, prefixes=prefixes, mesh=mesh, hang=self.config.log, log=log)
     write_next_token(path, *parts, prefixes=[p for p in prefixes if not p.rewording], mesh=mesh,
                      log=log)
 

@@ -2,10 +2,11 @@
 
 Parts are `compile`, `input`, `step` (the program is started), `wait` (for results of steps),
 `agree` (of the processes, whether to stop), `evaluate`, `checkpoint`, `write` (a checkpoint in the
-background), `start` and `end`. A part hangs when it takes `log.hang_factor` times its usual time,
-at least `log.hang_seconds`. Its usual time is the longest of the last 100, without the first, in
-which programs are compiled and caches filled. A part that has no usual time yet may take
-`hang_factor * hang_seconds`, compilation any time.
+background), `start` and `end`, and `batch` of sampling. A part hangs when it takes
+`log.hang_factor` times its usual time, at least `log.hang_seconds`. Its usual time is the longest
+of the last 100, without the first, in which programs are compiled and caches filled. A part that
+has no usual time yet may take `hang_factor * hang_seconds`, compilation and the first batch of
+sampling any time.
 
 The times lie in `times.jsonl`, beside `metrics.jsonl`, whose bytes are those of any run: a line for
 each start of the stage, and lines of seconds by part, each up to a step. `goodput` adds them up.
@@ -18,12 +19,14 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from fairjax import processes
 from fairjax.config import LogConfig
 from fairjax.files import json_line
+
+Item = TypeVar('Item')
 
 _LAST = 100  # durations from which the usual time is learned
 _WRITING_SEC = 10.0  # for the stacks: the disk may be what hangs
@@ -86,6 +89,17 @@ class Watch:
       else:
         self._usual[name] = collections.deque(maxlen=_LAST)
 
+  def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
+    """The items; to make one is a part and counts as a step."""
+    source, nothing = iter(items), object()
+    while True:
+      with self.part(name):
+        item = next(source, nothing)
+      if item is nothing:
+        return
+      self.step += 1
+      yield item
+
   def begin(self, step: int, about: dict[str, Any]) -> None:
     """Writes the line of a start after `step`, with what the rates need."""
     self.step = step
@@ -108,7 +122,7 @@ class Watch:
     """Seconds after which a part hangs."""
     factor, least = self._config.hang_factor, self._config.hang_seconds
     usual = self._usual.get(name)
-    if name == 'compile':
+    if name == 'compile' or (name == 'batch' and not usual):
       return float('inf')
     return max(least, factor * max(usual)) if usual else factor * least
 
@@ -143,4 +157,4 @@ class Watch:
       os.write(2, f'{line}\n'.encode())
       faulthandler.dump_traceback(2, all_threads=True)
     processes.end_all(processes.PREEMPTED, f'{line}; stacks of all threads: {where}; the same '
-                      'command continues from the last checkpoint')
+                      'command continues from what was saved')

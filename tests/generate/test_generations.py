@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import re
+import time
 
 import flax.linen as nn
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from fairjax.cli.main import main
-from fairjax.config import ModelConfig, SampleConfig
+from fairjax.config import LogConfig, ModelConfig, SampleConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
 from fairjax.errors import UserError
@@ -20,6 +21,7 @@ from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import (
   check_complete,
   generate,
+  generations,
   manifest_of,
   read_records,
   sentence_end_ids,
@@ -27,6 +29,7 @@ from fairjax.generate import (
 from fairjax.generate.generations import _continuation, check_inputs, write_prompts
 from fairjax.model import TransformerXL, init_memory
 from fairjax.model.decoding import TransformerXLDecoder
+from fairjax.processes import PREEMPTED
 from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
 
 pytestmark = pytest.mark.usefixtures('one_device')
@@ -123,6 +126,32 @@ def test_resume_gives_the_same_bytes(run, tmp_path, name):
     assert summary.records == 60
     assert any('removed' in line for line in lines) == (summary.repaired_bytes > 0)
   assert summary.sampled == 0
+
+
+def test_a_batch_that_hangs_ends_the_process_and_the_rest_is_sampled_later(
+    run, tmp_path, monkeypatch):
+  ended, calls, sample = [], [], generations.sample_continuations
+
+  def hang(*arguments, **options):
+    calls.append(1)
+    if len(calls) == 5:
+      while not ended:
+        time.sleep(0.01)
+      raise ChildProcessError
+    return sample(*arguments, **options)
+
+  with monkeypatch.context() as m:
+    m.setattr(generations, 'sample_continuations', hang)
+    m.setattr('fairjax.processes.end_all', lambda *found: ended.append(found))
+    with pytest.raises(ChildProcessError):
+      run(hang=LogConfig(hang_factor=3.0, hang_seconds=2.0))
+  (code, line), = ended
+  assert code == PREEMPTED and '[sample] hangs after step 4: batch takes more than 2.0 s' in line
+  assert 'in hang\n' in (tmp_path / 'hang-process-0.txt').read_text()
+  assert len(list(read_records(tmp_path / 'r.jsonl.gz'))) == 42
+  assert run().sampled == 18
+  run('whole.jsonl.gz')
+  assert keyed(tmp_path / 'r.jsonl.gz') == keyed(tmp_path / 'whole.jsonl.gz')
 
 
 def test_batch_size_and_number_of_samples(run, tmp_path):
