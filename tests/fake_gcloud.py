@@ -9,8 +9,9 @@ The folder $FAKE_GCLOUD holds `world.json`:
   reboot: whether the hosts boot anew at the first `follow`, which forget their processes.
   create: an error of `create`, if any.
   absent: an error of `describe` where nothing is there.
-A call that it does not know ends with 97. `follow` on a slice whose next state is not ACTIVE breaks
-off with 255: the slice was taken away meanwhile, and nothing reaches it any more.
+A call that it does not know ends with 97, and so does a flag that the verb lacks or needs. `follow`
+on a slice whose next state is not ACTIVE breaks off with 255: the slice was taken away meanwhile,
+and nothing reaches it any more.
 """
 
 import fcntl
@@ -22,7 +23,30 @@ import signal
 import subprocess
 import sys
 
-FOLDER = pathlib.Path(os.environ['FAKE_GCLOUD'])
+FOLDER = pathlib.Path(os.environ.get('FAKE_GCLOUD', ''))
+# What all verbs take and what each takes ('=': with a value), by the reference of `gcloud compute
+# tpus queued-resources` (cloud.google.com/sdk/gcloud/reference, 2026-11-27).
+ALL = {'project=', 'format=', 'filter=', 'quiet', 'verbosity=', 'account='}
+REACH = {
+  'zone=', 'node=', 'worker=', 'batch-size=', 'dry-run', 'force-key-file-overwrite', 'plain',
+  'ssh-key-file=', 'strict-host-key-checking=', 'internal-ip', 'tunnel-through-iap',
+  'ssh-key-expiration=', 'ssh-key-expire-after='}
+FLAGS = {
+  'create': {
+    'zone=', 'runtime-version=', 'accelerator-type=', 'topology=', 'type=', 'node-id=',
+    'node-count=', 'node-prefix=', 'async', 'boot-disk=', 'data-disk=', 'description=',
+    'guaranteed', 'internal-ips', 'labels=', 'metadata=', 'metadata-from-file=', 'network=',
+    'range=', 'reserved', 'scopes=', 'service-account=', 'shielded-secure-boot', 'spot',
+    'subnetwork=', 'tags=',
+    'valid-after-duration=', 'valid-after-time=', 'valid-until-duration=', 'valid-until-time=',
+    'reservation-host-folder=', 'reservation-host-organization=', 'reservation-host-project='},
+  'delete': {'zone=', 'async', 'force'},
+  'describe': {'zone='},
+  'list': {'zone=', 'limit=', 'page-size=', 'sort-by=', 'uri'},
+  'ssh': REACH | {'command=', 'output-directory=', 'ssh-flag='},
+  'scp': REACH | {'compress', 'recurse', 'scp-flag='}}
+NEEDED = {verb: {'zone='} for verb in FLAGS} | {
+  'create': {'zone=', 'runtime-version=', 'accelerator-type='}}
 ABSENT = 'ERROR: (gcloud) NOT_FOUND: Resource was not found'
 
 
@@ -42,6 +66,22 @@ def fail(text, code=1):
   return code
 
 
+def wrong_flags(argv):
+  """What the parser of `gcloud compute tpus queued-resources` would refuse."""
+  verb, given = argv[3], set()
+  for word in argv[4:]:
+    if word.startswith('--'):
+      name, has_value, _ = word[2:].partition('=')
+      given.add(name + has_value)
+  found = [f'{verb}: unrecognized --{flag}' for flag in given - ALL - FLAGS[verb]]
+  found += [f'{verb}: --{flag} must be specified' for flag in NEEDED[verb] - given]
+  if verb == 'create' and len(given & {'node-id=', 'node-count='}) != 1:
+    found.append('create: exactly one of --node-id, --node-count')
+  if {'internal-ip', 'tunnel-through-iap'} <= given or {'spot', 'reserved'} <= given:
+    found.append(f'{verb}: at most one of two flags')
+  return sorted(found)
+
+
 def option(argv, name):
   return next((w.partition('=')[2] for w in argv if w.startswith(f'--{name}=')), None)
 
@@ -51,6 +91,8 @@ def answer(argv, world, state):
   if argv[:3] != ['compute', 'tpus', 'queued-resources']:
     return fail(f'unknown call {argv}', 97)
   verb, words = argv[3], argv[4:]
+  if wrong := wrong_flags(argv):
+    return fail('ERROR: (gcloud) ' + '; '.join(wrong), 97)
   if verb == 'create':
     if world.get('create'):
       return fail(world['create'])
@@ -127,9 +169,10 @@ def reach(verb, words, world, life, state):
   return first
 
 
-with open(FOLDER / 'calls.jsonl', 'a') as calls:
-  fcntl.flock(calls, fcntl.LOCK_EX)
-  calls.write(json.dumps(sys.argv[1:]) + '\n')
-  calls.flush()
-  status = main(sys.argv[1:])
-sys.exit(status)
+if __name__ == '__main__':
+  with open(FOLDER / 'calls.jsonl', 'a') as calls:
+    fcntl.flock(calls, fcntl.LOCK_EX)
+    calls.write(json.dumps(sys.argv[1:]) + '\n')
+    calls.flush()
+    status = main(sys.argv[1:])
+  sys.exit(status)

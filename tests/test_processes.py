@@ -149,7 +149,7 @@ def test_parameters_split_over_processes_are_those_of_one(split):
 @pytest.mark.parametrize('seed', [0, 1])
 def test_split_parameters_survive_random_kills_to_the_bit(tmp_path, start, split, seed):
   rng = np.random.default_rng(seed)
-  for _ in range(4):
+  for _ in range(5):
     group = start(tmp_path, 2, 300, 2, 2, 2)
     for _ in range(rng.integers(1, 20)):
       if not group[0].stdout.readline():

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 
+import fake_gcloud
 import pytest
 import yaml
 
@@ -39,6 +40,15 @@ FULL = spec(
   spot=True, project='my-project', labels=(('team', 'fair'),), valid_until='1d',
   service_account='tpu@my-project.iam.gserviceaccount.com', network='net', subnetwork='sub',
   internal_ip=True, env=(('LIBTPU_INIT_ARGS', '--a=1 --b=2'),), secrets=('WANDB_API_KEY',))
+
+
+@pytest.mark.parametrize('launch', [
+  spec(), FULL, spec(slices=2), spec(reserved=True, iap=True, topology='', runtime_version='x')])
+def test_every_call_has_the_flags_that_the_reference_of_gcloud_lists(launch):
+  calls = [run.argv[1:] for verb in VERBS for run in plan(verb, launch) if run.argv[0] == 'gcloud']
+  assert {call[3] for call in calls} == {'create', 'describe', 'scp', 'ssh', 'delete', 'list'}
+  assert [fault for call in calls for fault in fake_gcloud.wrong_flags(call)] == []
+  assert all(len(fake_gcloud.wrong_flags([*call, '--made-up=1'])) == 1 for call in calls)
 
 
 # Golden plans: one slice and several.
