@@ -1,6 +1,6 @@
-"""Plans of launches: pure, quoted, accepted by the real gcloud; docs/launch.md shows two.
+"""Plans of launches: pure, quoted, accepted by the real gcloud; golden/dry_runs.md holds two.
 
-`FAIRJAX_UPDATE_GOLDEN=1 pytest tests/tpu/test_launch_plan.py` writes its blocks anew; read the
+`FAIRJAX_UPDATE_GOLDEN=1 pytest tests/tpu/test_launch_plan.py` writes these anew; read the
 difference before you commit it.
 """
 
@@ -54,13 +54,14 @@ def test_every_call_has_the_flags_that_the_reference_of_gcloud_lists(launch):
 # Golden plans: one slice and several.
 
 DOCS = ROOT / 'docs' / 'launch.md'
+GOLDEN = ROOT / 'tests' / 'golden' / 'dry_runs.md'
 BLOCK = re.compile(r'^```console\n\$ (fairjax tpu .*?--dry-run.*?)\n(?=#|gcloud)(.*?)^```$',
                    re.M | re.S)
 
 
-def test_the_blocks_of_the_page_are_what_a_dry_run_prints(capsys, monkeypatch):
+def test_dry_runs_print_the_golden_plans(capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
-  text = DOCS.read_text(encoding='utf-8')
+  text = GOLDEN.read_text(encoding='utf-8')
   blocks = list(BLOCK.finditer(text))
   assert ['--slices=2' in block[1] for block in blocks] == [False, True]
   for block in blocks:
@@ -71,7 +72,7 @@ def test_the_blocks_of_the_page_are_what_a_dry_run_prints(capsys, monkeypatch):
     else:
       assert printed == block[2], block[1]
   if UPDATE:
-    DOCS.write_text(text, encoding='utf-8')
+    GOLDEN.write_text(text, encoding='utf-8')
 
 
 def test_every_option_reaches_the_request_and_every_command_its_workers():
