@@ -91,12 +91,13 @@ class Watch:
 
   def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
     """The items; to make one is a part and counts as a step."""
-    source, nothing = iter(items), object()
+    source = iter(items)
     while True:
       with self.part(name):
-        item = next(source, nothing)
-      if item is nothing:
-        return
+        try:
+          item = next(source)
+        except StopIteration:
+          return
       self.step += 1
       yield item
 
