@@ -109,8 +109,9 @@ def one_device():
   """Leaves one device to runs of which it is not asked whether eight compute the same."""
   jax = sys.modules['jax']
   with pytest.MonkeyPatch.context() as patch:
-    for every in (jax.devices, jax.local_devices):
-      patch.setattr(jax, every.__name__, lambda *a, every=every, **k: every(*a, **k)[:1])
+    for name in ('devices', 'local_devices'):
+      every = getattr(jax, name)
+      patch.setattr(jax, name, lambda *a, every=every, **k: every(*a, **k)[:1])
     yield
 
 
