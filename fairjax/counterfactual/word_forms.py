@@ -100,10 +100,10 @@ class WordFinder:
     words = sorted({normal_form(w) for w in words}, key=lambda w: (-len(w), w))
     choices = '|'.join(c for w in words for c in _choices(w, any_space))
     # An expression that begins with a set of first letters is searched quickly by `re`. With
-    # IGNORECASE there is no such set, and a condition before the word is quicker.
-    before = f'(?<!{LETTER})' if ignore_case else ''
-    self._pattern = re.compile(f'{before}(?:{choices}){_WORD_END}',
-                               re.IGNORECASE if ignore_case else 0)
+    # IGNORECASE there is no such set, and a condition before the word is quicker. The set LETTER
+    # holds both cases of its letters: compiling it with IGNORECASE takes twice as long for nothing.
+    words_of = f'(?<!{LETTER})(?i:{choices})' if ignore_case else f'(?:{choices})'
+    self._pattern = re.compile(f'{words_of}{_WORD_END}')
 
   def find(self, text: str, start: int = 0) -> Iterator[re.Match]:
     """All matches in `text` from character `start` on, in order."""

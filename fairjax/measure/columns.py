@@ -246,9 +246,9 @@ class Generations:
   def attribute_templates(self) -> dict[int | str, int]:
     """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
     seen = collections.defaultdict(set)
-    for template, value, prefix in zip(self.template_index, self.value_index, self.prefixes,
-                                       strict=True):
-      seen[int(template)].add((int(value), normal_form(prefix.rstrip())))
+    for template, value, prefix in set(zip(
+        self.template_index.tolist(), self.value_index.tolist(), self.prefixes, strict=True)):
+      seen[template].add((value, normal_form(prefix.rstrip())))
     known = {frozenset((a, normal_form(self.attribute.prefix(t, a).rstrip()))
                        for a in range(len(self.attribute.values))): t
              for t in range(len(self.attribute.templates))}
@@ -360,7 +360,7 @@ class _Columns:
     self._model = None
     self._columns: dict[str, list] = {name: [] for name in (
       'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
-    self._appends = [column.append for column in self._columns.values()]
+    self._appends = tuple(column.append for column in (self._labels, *self._columns.values()))
 
   def add(self, record: Mapping[str, Any], where: str) -> None:
     """Checks and keeps one record."""
@@ -370,11 +370,15 @@ class _Columns:
                       f'{self._model!r}: measure one model at a time')
     self._model = record.get('model')
     prefix, text = record['prefix'], record['continuation']
-    row = (value, record.get('sample'), self._texts.setdefault(prefix, prefix),
-           self._texts.setdefault(text, text), record.get('scores'), where)
-    self._labels.append(record['template'])
-    for append, entry in zip(self._appends, row, strict=True):
-      append(entry)
+    # Written out: a loop over the columns takes longer than all the rest.
+    label, index, sample, prefixes, texts, recorded, places = self._appends
+    label(record['template'])
+    index(value)
+    sample(record.get('sample'))
+    prefixes(self._texts.setdefault(prefix, prefix))
+    texts(self._texts.setdefault(text, text))
+    recorded(record.get('scores'))
+    places(where)
 
   def _check(self, record: Mapping[str, Any], where: str) -> int:
     """Checks the fields of one record; the index of its value."""

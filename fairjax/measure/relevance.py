@@ -65,15 +65,15 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
   if len(distinct) < len(texts):
     known = dict(zip(distinct, mentions(distinct, values).tolist(), strict=True))
     return np.array([known[text] for text in texts], bool)
-  pattern = mention_pattern(values)
   words = [normal_form(token).split()[0].lower() for value in values for token in value.tokens]
   if not all(map(str.isascii, words)):
+    pattern = mention_pattern(values)
     return np.array([pattern.search(t) is not None for t in texts], bool)
   found = np.zeros(len(texts), bool)
   for start in range(0, len(texts), _TOGETHER):
     part = texts[start:start + _TOGETHER]
-    for i in _candidates(part, set(words)):
-      found[start + i] = pattern.search(part[i]) is not None
+    for i in _candidates(part, set(words)):  # seldom any: compiling a pattern takes its time
+      found[start + i] = mention_pattern(values).search(part[i]) is not None
   return found
 
 

@@ -3,6 +3,8 @@
 import itertools
 import json
 import random
+import re
+import sys
 import unicodedata
 
 import pytest
@@ -16,7 +18,13 @@ from fairjax.counterfactual import (
   read_word_pairs,
 )
 from fairjax.counterfactual.cda import CdaCounts
-from fairjax.counterfactual.word_forms import WordFinder, context, normal_form, written_forms
+from fairjax.counterfactual.word_forms import (
+  LETTER,
+  WordFinder,
+  context,
+  normal_form,
+  written_forms,
+)
 from fairjax.errors import UserError
 from fairjax.measure import measure_records
 from fairjax.measure.columns import read_generations
@@ -252,3 +260,9 @@ def test_finding_is_the_same_from_any_place():
     whole = [m.span() for m in finder.find(text)]
     for start in [0, *(end for _, end in whole)]:
       assert [m.span() for m in finder.find(text, start)] == [s for s in whole if s[0] >= start]
+
+
+def test_a_letter_is_one_in_both_cases():
+  # So borders of words need no IGNORECASE, which takes long to compile for so large a set.
+  everything = ''.join(map(chr, range(sys.maxunicode + 1)))
+  assert re.findall(LETTER, everything) == re.findall(LETTER, everything, re.IGNORECASE)
