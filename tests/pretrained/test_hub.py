@@ -1,7 +1,13 @@
-"""Models by their names: in the Hub, with a client that answers from memory; in packages."""
+"""Models by their names: in the Hub, from a server or from memory; in packages."""
 
+import hashlib
+import http.server
+import json
+import os
 import shutil
+import subprocess
 import sys
+import threading
 
 import pytest
 from golden_models import GOLDEN, same
@@ -37,6 +43,54 @@ def test_a_name_is_the_folder_of_its_revision(client, name, revision):
   assert model.name == 'gpt' and client[0][:2] == ('org/gpt', revision)
   assert not any(pattern.endswith(('py', 'bin')) or pattern == '*' for pattern in client[0][2])
   same(model.params, load_pretrained(GOLDEN / 'gpt2', 'lm').params)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+  """The parts of the Hub's HTTP interface that a download needs, for one model of one commit."""
+
+  commit = 40 * 'a'
+  files = {name: (GOLDEN / 'gpt2' / name).read_bytes() for name in FILES} | {'run.py': b'1'}
+  served: list[str] = []
+
+  def do_GET(self):
+    if self.path.startswith('/api/models/org/gpt/tree/'):
+      body, headers = json.dumps([
+        {'type': 'file', 'path': name, 'size': len(file), 'oid': hashlib.sha256(file).hexdigest()}
+        for name, file in self.files.items()]).encode(), {}
+    elif self.path.startswith('/api/models/org/gpt'):
+      body, headers = json.dumps({'id': 'org/gpt', 'sha': self.commit, 'siblings': [
+        {'rfilename': name} for name in self.files]}).encode(), {}
+    else:
+      body = self.files.get(self.path.removeprefix(f'/org/gpt/resolve/{self.commit}/'))
+      digest = hashlib.sha256(body or b'').hexdigest()
+      headers = {'X-Repo-Commit': self.commit, 'ETag': f'"{digest}"'}
+    self.send_response(404 if body is None else 200)
+    for name, value in (headers | {'Content-Length': str(len(body or b''))}).items():
+      self.send_header(name, value)
+    self.end_headers()
+    if self.command == 'GET' and body is not None:
+      self.wfile.write(body)
+      self.served.append(self.path)
+
+  do_HEAD = do_GET
+
+  def log_message(self, *_):
+    pass
+
+
+def test_the_real_client_downloads_what_a_model_needs(tmp_path):
+  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hub)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  code = "from fairjax.pretrained.hub import fetch; print(fetch('hf:org/gpt'))"
+  run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False,
+                       env=os.environ | {'HF_HOME': str(tmp_path), 'HF_HUB_OFFLINE': '0',
+                                         'HF_HUB_DISABLE_XET': '1',
+                                         'HF_ENDPOINT': f'http://127.0.0.1:{server.server_port}'})
+  server.shutdown()
+  assert run.returncode == 0, run.stderr
+  assert not any('run.py' in path for path in Hub.served)
+  same(load_pretrained(run.stdout.strip(), 'lm').params,
+       load_pretrained(GOLDEN / 'gpt2', 'lm').params)
 
 
 @pytest.mark.parametrize(('name', 'words'), [
