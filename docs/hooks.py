@@ -1,11 +1,13 @@
 """Hooks of mkdocs: pages made from the code, pages from the root, links out of docs, llms.txt."""
 
 import argparse
+import json
 import os
 import pathlib
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
@@ -22,6 +24,9 @@ MOVED = {'README.md': 'index.md', 'CHANGELOG.md': 'changelog.md',
          'CONTRIBUTING.md': 'contributing.md', 'CODE_OF_CONDUCT.md': 'conduct.md'}
 MOVED |= {f'notebooks/{path.name}': f'notebooks/{path.name}'
           for path in sorted((ROOT / 'notebooks').glob('*.ipynb'))}
+# Schemas, whose keys are the page files.md.
+SCHEMAS = ('fairjax/generate/assets/record.schema.json',
+           'fairjax/report/assets/report.schema.json')
 # Page -> its Markdown, as it was built.
 TEXTS: dict[str, str] = {}
 
@@ -41,7 +46,7 @@ def on_files(files, config):
       if path.suffix == '.ipynb' else File.generated(
         config, page, content=_links(path.read_text(encoding='utf-8'), '', config.repo_url)))
   for page, content in (('commands.md', commands()), ('configuration.md', configuration()),
-                        ('python.md', python())):
+                        ('python.md', python()), ('files.md', keys_of_files())):
     files.append(File.generated(config, page, content=content))
   return files
 
@@ -79,11 +84,13 @@ def _titles(nav, base: str = '') -> Iterator[tuple[str, str]]:
 
 def _links(text: str, folder: str, repository: str | None) -> str:
   """The text of a file in `folder` of the repository with the links of its page on the site."""
+  pages = MOVED | dict.fromkeys(SCHEMAS, 'files.md')
+
   def place(target: str) -> str | None:
     path, hash_, anchor = target.partition('#')
     path = posixpath.normpath(posixpath.join(folder, path))
-    if path in MOVED or path.startswith('docs/'):
-      return MOVED.get(path, path.removeprefix('docs/')) + hash_ + anchor
+    if path in pages or path.startswith('docs/'):
+      return pages.get(path, path.removeprefix('docs/')) + hash_ + anchor
     return f'{repository}/blob/main/{path}' if repository else None
 
   def link(found: re.Match) -> str:
@@ -124,19 +131,62 @@ def _help(parser: argparse.ArgumentParser) -> list[str]:
 
 def configuration() -> str:
   """A table of the fields of each part of the configuration."""
-  parts: dict[str, list[str]] = {}
+  parts: dict[str, list[tuple[str, ...]]] = {}
   for name, value, kind, words in described_fields(Config()):
     part, _, name = name.rpartition('.')
-    cells = (f'`{name}`', f'`{kind}`', f'`{value!r}`', words.replace('<', '&lt;'))
     parts.setdefault(part, []).append(
-      '| ' + ' | '.join(cell.replace('|', '\\|') for cell in cells) + ' |')
+      (f'`{name}`', f'`{kind}`', f'`{value!r}`', words.replace('<', '&lt;')))
   lines = ['# Configuration', '', 'Set a field with `--config.PART.FIELD=VALUE` (one of the run '
            'without PART), or in a configuration file. `fairjax step config` prints the fields of '
            'your own configuration.']
   for part, rows in parts.items():
-    lines += ['', f'## {part or "the run"}', '', '| field | type | default | meaning |',
-              '|---|---|---|---|', *rows]
+    lines += ['', f'## {part or "the run"}', '',
+              *_table(('field', 'type', 'default', 'meaning'), rows)]
   return '\n'.join(lines)
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+  """The lines of a table."""
+  return ['| ' + ' | '.join(cell.replace('|', '\\|') for cell in row) + ' |'
+          for row in (header, ('---',) * len(header), *rows)]
+
+
+def keys_of_files() -> str:
+  """The keys of the files that are read and written, from their schemas."""
+  lines = ['# Files', '', '`fairjax records schema` and `fairjax records schema report` print the '
+           'JSON Schemas of this page. `[]` stands for each element of a list, `{}` for each '
+           'name.']
+  record, report = (json.loads((ROOT / path).read_text(encoding='utf-8')) for path in SCHEMAS)
+  for name, part in {'record': record, **report['$defs']}.items():
+    lines += ['', f'## {name}', '', part['description'], '',
+              *_table(('key', 'type', 'meaning'), _keys(part))]
+  return '\n'.join(lines)
+
+
+def _keys(part: dict[str, Any], before: str = '') -> Iterator[tuple[str, str, str]]:
+  """(key, type, meaning) of the keys of a part of a schema, each before those inside it."""
+  for name, found in part.get('properties', {}).items():
+    yield f'`{before}{name}`', _type(found), found.get('description', '')
+    yield from _keys(found, f'{before}{name}.')
+  for inside, mark in (('items', '[]'), ('additionalProperties', '.{}')):
+    if inside in part:
+      yield from _keys(part[inside], f'{before[:-1]}{mark}.')
+
+
+def _type(found: dict[str, Any]) -> str:
+  """The type of a key in words; another part of the page as a link."""
+  if '$ref' in found:
+    name = found['$ref'].rpartition('/')[2]
+    return f'[{name}](#{name})'
+  if 'anyOf' in found:
+    return ' or '.join(map(_type, found['anyOf']))
+  if values := found.get('enum', [found['const']] if 'const' in found else []):
+    return ' or '.join(f'`{json.dumps(value)}`' for value in values)
+  kinds = {'array': 'list', 'object': 'object'}
+  inner = found.get('items', found.get('additionalProperties'))
+  return ' or '.join(
+    f'{kinds[kind]} of {_type(inner)}' if inner and kind in kinds else kinds.get(kind, kind)
+    for kind in ([found['type']] if isinstance(found['type'], str) else found['type']))
 
 
 def python() -> str:

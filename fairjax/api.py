@@ -69,7 +69,7 @@ class Result:
   """The measures of one model's continuations for one attribute.
 
   Attributes:
-    measures: JSON types, what `fairjax measure --json` prints (docs/measures.md, key by key).
+    measures: JSON types, what `fairjax measure --json` prints (`fairjax records schema report`).
     generations: the records, checked.
     scores: scorer name -> `[R]` float64 in [0, 1], in the order of the records.
     name: of the model: the field `model` of the records, else the name of the file.

@@ -6,6 +6,7 @@ The environment is set before JAX is imported, so that subprocesses of tests inh
 
 import gc
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from jax_features import complete_jax, xla_knows
@@ -82,6 +84,16 @@ def compiled_programs_end_with_their_module():
 def repository() -> pathlib.Path:
   """Root of the repository."""
   return ROOT
+
+
+@pytest.fixture(scope='session')
+def check_keys() -> Callable[[Any, str], None]:
+  """Checks what was written against a part of the published schema, which must hold every key."""
+  import jsonschema
+  text = (ROOT / 'fairjax/report/assets/report.schema.json').read_text(encoding='utf-8')
+  schema = json.loads(text, object_hook=lambda part: (
+    part | {'additionalProperties': False} if 'properties' in part else part))
+  return lambda found, part: jsonschema.validate(found, schema | {'$ref': f'#/$defs/{part}'})
 
 
 @pytest.fixture(scope='session')

@@ -96,7 +96,7 @@ def measure_generations(
     log: called with lines of progress.
 
   Returns:
-    JSON-able: the measures file that docs/measures.md describes key by key.
+    JSON-able: `measures` of the schema that `fairjax records schema report` prints.
 
   Raises:
     UserError: a score file of another scorer, or what a scorer cannot score.

@@ -17,7 +17,7 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.document import Document, Part, Section, Table, Text, number, span
 
-SCHEMA = 3  # of report.json; docs/report_json.md describes it
+SCHEMA = 3  # of report.json, as in report.schema.json
 _Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
 FAIRNESS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 

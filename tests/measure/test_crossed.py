@@ -89,7 +89,8 @@ def test_the_gate_and_a_plan_take_all_combinations(both, tmp_path, capsys):
 
 
 @pytest.mark.parametrize('fraction', [None, 0.45])
-def test_planted_effects_pass_through_prompts_measure_and_report(both, tmp_path, capsys, fraction):
+def test_planted_effects_pass_through_prompts_measure_and_report(
+    both, tmp_path, check_keys, capsys, fraction):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
   attribute, options = load_attribute(both), []
   gamma = GAMMA
@@ -104,7 +105,8 @@ def test_planted_effects_pass_through_prompts_measure_and_report(both, tmp_path,
   capsys.readouterr()
   options = [f'--records={answers}', f'--attribute={both}', '--scorer=recorded:s']
   assert main(['measure', *options, '--permutations=99', '--json']) == 0
-  found = json.loads(capsys.readouterr().out)['scorers']['recorded:s']['crossed']
+  check_keys(found := json.loads(capsys.readouterr().out), 'measures')
+  found = found['scorers']['recorded:s']['crossed']
   expected = np.array([pair_mean(ALPHA), pair_mean(BETA), np.abs(gamma).mean()]) / 40 * 0.5
   effects = list(crossed_effects(found).values())
   np.testing.assert_allclose([e['value'] for e in effects], expected, rtol=1e-12, atol=1e-15)

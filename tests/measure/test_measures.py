@@ -61,11 +61,12 @@ def attribute():
 SCORER = OpinionScorer(['good'], ['bad'])
 
 
-def test_whole_dictionary(attribute, tmp_path):
+def test_whole_dictionary(attribute, check_keys, tmp_path):
   records = make_records(attribute, bias=0.3)
   result = measure_records(records, attribute, [SCORER], permutations=30,
                            scores_directory=tmp_path / 'm')
   assert json.loads(json.dumps(result, allow_nan=False)) == result
+  check_keys(result, 'measures')
   assert (tmp_path / 'm' / 'colour.opinion.jsonl').exists()
   assert result['n'] == {'min': 20, 'max': 20} and result['records'] == 160 and result['coupled']
   assert result['templates_not_in_records'] == []

@@ -152,7 +152,7 @@ def label_of(row):
 
 @pytest.mark.parametrize('saved', [
   {}, {'separator': ';', 'bom': True}, {'separator': '\t', 'end': '\n'}, {'end': '\n'}])
-def test_export_fill_import(tmp_path, returned, saved, capsys):
+def test_export_fill_import(tmp_path, returned, saved, check_keys, capsys):
   folder, key = returned
   values = {'negative': 0.0, 'neutral': 0.5, 'positive': 1.0}
   rng, truth, human = np.random.default_rng(3), {}, {}
@@ -167,7 +167,7 @@ def test_export_fill_import(tmp_path, returned, saved, capsys):
   files = [fill(path, label, **saved) for path in sorted(folder.glob('*.csv'))]
   output = tmp_path / 'human.json'
   run('--key', tmp_path / 'sheets.key.json', '--output', output, '--scorer', 'vader', *files)
-  found = json.loads(output.read_text())
+  check_keys(found := json.loads(output.read_text()), 'human')
   sentiment, relevance = found['tasks']['sentiment'], found['tasks']['relevance']
   assert sentiment['labels'] == relevance['labels'] == 24
   assert sentiment['items_used'] == relevance['items_used'] == 12
@@ -553,24 +553,13 @@ def test_the_floor_of_fifty_ratings_is_that_of_h40():
   assert (distances >= 0.155).mean() < 0.01
 
 
-def test_the_documented_fields_are_there(tmp_path):
-  page = (pathlib.Path(__file__).parents[2] / 'docs/human_evaluation.md').read_text()
-  key = pairs_export(tmp_path, 12, samples=12)
-  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[s % 3])
-  found = human_measures(key, read_ratings(key, files), [RecordedScorer('api')])
-  task = found['tasks']['sentiment']
-  names = [*found, *found['returned'], *found['settings'], *task, *task['agreement']['linear'],
-           *task['agreement']['linear']['pooled'], *task['individual_fairness'],
-           *task['individual_fairness']['pairs'][0]]
-  assert [name for name in names if f'`{name}`' not in page] == []
-
-
-def test_the_report_shows_it_and_refuses_other_files(tmp_path):
+def test_the_report_shows_it_and_refuses_other_files(tmp_path, check_keys):
   key = pairs_export(tmp_path, 12, samples=12)
   files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[(s + len(v)) % 3])
   output = tmp_path / 'measures' / 'human.json'
   run('--key', tmp_path / 'sheets.key.json', '--output', output, '--scorer', 'vader', *files)
-  text = human_section(read_human(output)).body()
+  check_keys(found := read_human(output), 'human')
+  text = human_section(found).body()
   for words in ("Cohen's kappa", 'Spearman with vader', 'designer', 'within noise', 'unrated'):
     assert words in text
   assert all(model in text for model in MODELS)
@@ -583,7 +572,7 @@ def test_the_report_shows_it_and_refuses_other_files(tmp_path):
   assert load_key(tmp_path / 'sheets.key.json')['export'] == key['export']
 
 
-def test_the_import_and_the_report_say_it(tmp_path, capsys):
+def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
   path = write_records(tmp_path / 'r.jsonl', samples=30, templates=(8, 9),
                        values=('designer', 'accountant'), text=lambda m, v, t, s: f'{m} {v} {s}')
   assert cli.main(['human', 'export', f'--records={path}', f'--output={tmp_path / "s"}',
@@ -600,6 +589,7 @@ def test_the_import_and_the_report_say_it(tmp_path, capsys):
   assert cli.main(['human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
                    '--permutations=99', *map(str, files)]) == 0
   out, result = capsys.readouterr().out, json.loads(output.read_text())
+  check_keys(result, 'human')
   found, = result['tasks']['sentiment']['individual_fairness']['differences']
   first, second = sorted(MODELS)
   sign = 1 if second == MODELS[0] else -1  # that model's distance is 1, the other's 0

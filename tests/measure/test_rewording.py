@@ -49,7 +49,7 @@ def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
   assert words['records'] == len(rows) - len(prompts)
 
 
-def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, capsys):
+def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys, capsys):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
   assert main(['sample', '--prompts-only', '--rewordings', '--attribute=country',
                f'--output={prompts}']) == 0
@@ -66,6 +66,7 @@ def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, capsys):
   assert 'p = 0.002' in sentence
   assert main(['report', *options, f'--output={tmp_path / "report"}']) == 0
   assert sentence in (tmp_path / 'report' / 'report.md').read_text()
+  check_keys(json.loads((tmp_path / 'report' / 'report.json').read_text()), 'report')
 
 
 def test_an_arm_that_lacks_a_template_is_refused():

@@ -148,8 +148,9 @@ def test_a_run_samples_and_measures_its_rewordings(finished, tmp_path):
 
 
 @pytest.mark.tf
-def test_the_report_holds_every_model_with_n_and_floor(finished):
+def test_the_report_holds_every_model_with_n_and_floor(finished, check_keys):
   report = json.loads((finished / 'report' / 'report.json').read_text())
+  check_keys(report, 'report')
   text, thresholds = (finished / 'report' / 'report.md').read_text(), set()
   for name in ('baseline', 'extended-baseline', 'country-embedding-10', 'country-sentiment-10',
                'country-random-projection-10'):

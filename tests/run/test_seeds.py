@@ -57,10 +57,11 @@ def test_the_next_seed_trains_another_model_on_the_same_data(workdir):
   assert report['trainings'] is None and {**again, 'trainings': None} == report
 
 
-def test_the_report_has_the_spread_of_the_runs_own_numbers(workdir):
+def test_the_report_has_the_spread_of_the_runs_own_numbers(workdir, check_keys):
   folder, _ = workdir
   rows = [open_run(place).rows() for place in (folder, folder / 'seeds' / '6')]
-  found = read(folder / 'report' / 'report.json')['trainings']
+  check_keys(found := read(folder / 'report' / 'report.json'), 'report')
+  found = found['trainings']
   assert found['seeds'] == [5, 6]
   assert [f['model'] for f in found['models']] == [
     name for name in ('baseline', 'country-embedding-10') for _ in range(3)]

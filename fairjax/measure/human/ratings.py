@@ -207,7 +207,7 @@ def human_measures(
   similarities: Sequence[str] = (), encoder: Encoder | None = None, min_raters: int = 1,
   resamples: int = 2000, permutations: int = 2000, seed: int = 0,
 ) -> dict[str, Any]:
-  """All figures of a human evaluation; docs/human_evaluation.md describes the result key by key."""
+  """All figures of a human evaluation: `human` of the report's schema."""
   if not any(r.labels for r in returned.ratings.values()):
     raise UserError('the sheets hold no label: nothing to evaluate')
   if (similarities or encoder) and 'relevance' not in returned.ratings:
