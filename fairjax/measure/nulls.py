@@ -475,7 +475,7 @@ def _coupled_null(
       below = np.searchsorted(ascending[a], np.arange(grid.size - 1), side='right')
       return sums[below] if shared else sums
 
-    sums = [running_sums(a) for a in range(values)]
+    sums = in_threads(running_sums, range(values))
 
     def pairs_of(a, start=start, sums=sums):
       first = a * values - a * (a + 1) // 2 - a - 1

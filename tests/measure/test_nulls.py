@@ -103,6 +103,86 @@ def test_label_and_pair_permutations_agree_for_two_values(coupled, distinct):
   assert found.individual.p_value == pytest.approx(found.pairs.p_value[0], abs=0.04)
 
 
+# The four kinds of scores: without ties, as of VADER, three classes, two classes.
+SCORES = {
+  'continuous': lambda rng, n: rng.random(n), 'tied': lambda rng, n: rng.integers(0, 25, n) / 24,
+  'three': lambda rng, n: rng.integers(0, 3, n) / 2, 'binary': lambda rng, n: rng.integers(0, 2, n)}
+
+
+def random_words(shape, *stream):
+  """The words that decide on a permutation; ties have no chance in 64 bits."""
+  rng = np.random.default_rng(np.random.SeedSequence(stream))
+  return rng.integers(0, 1 << 64, shape, dtype=np.uint64)
+
+
+@pytest.mark.parametrize('kind', SCORES)
+@pytest.mark.parametrize(('sizes', 'coupled'), [
+  ((9, 9, 9, 9), True), ((9, 9, 9, 9), False), ((9, 4, 6, 9), False)])
+def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
+  # Sorting the words of a sample number, or of a template, gives the new places of its scores.
+  rng = np.random.default_rng(20)
+  scores = [[SCORES[kind](rng, n) for n in sizes] for _ in range(2)]
+  groups, count = np.array([0, 1, 0, 1]), 3
+  found = LabelStatistics(scores, groups).permuted(count, coupled=coupled, seed=5)
+  moved = []
+  for m, row in enumerate(scores):
+    flat = np.concatenate(row)
+    words = random_words((count, flat.size), 5, 0x1F, m, 0)
+    if coupled:
+      words = words.reshape(count, 9, 4)
+      moved.append([np.take_along_axis(np.stack(row, axis=1), w.argsort(axis=1), axis=1).T
+                    for w in words])
+    else:
+      moved.append([np.split(flat[w.argsort()], np.cumsum(sizes)[:-1]) for w in words])
+  for r in range(count):
+    for m in range(2):
+      d = {(a, b): w1(moved[m][r][a], moved[m][r][b])
+           for a, b in itertools.combinations(range(4), 2)}
+      assert found.all_pairs[m, r] == pytest.approx(np.mean(list(d.values())), abs=1e-12)
+      assert found.within[m, r] == pytest.approx((d[0, 2] + d[1, 3]) / 2, abs=1e-12)
+    everything = np.concatenate([x for m in range(2) for x in moved[m][r]])
+    for g in range(2):
+      own = np.concatenate([moved[m][r][a] for m in range(2) for a in (g, g + 2)])
+      assert found.subgroups[0, g, r] == pytest.approx(w1(own, everything), abs=1e-12)
+
+
+@pytest.mark.parametrize('kind', SCORES)
+def test_random_exchanges_of_coupled_pairs_equal_scipy(kind):
+  rng, count, n = np.random.default_rng(21), 8, 30
+  scores = np.array([[SCORES[kind](rng, n) for _ in range(3)] for _ in range(2)])
+  found = measure_pairs(
+    SampleScores.from_arrays(scores, coupled=True), permutations=count, seed=6).cells
+  for m, row in enumerate(scores):
+    signs = np.random.default_rng(np.random.SeedSequence([6, 0x2F, m])).integers(
+      0, 2, (n, count), dtype=np.int8)
+    for p, (a, b) in enumerate(itertools.combinations(range(3), 2)):
+      null = np.array([w1(np.where(s, row[a], row[b]), np.where(s, row[b], row[a]))
+                       for s in signs.T])
+      distance = w1(row[a], row[b])
+      assert found.distance[m, p] == pytest.approx(distance, abs=1e-12)
+      assert found.null_mean[m, p] == pytest.approx(null.mean(), abs=1e-12)
+      assert found.null_p95[m, p] == pytest.approx(null.max(), abs=1e-12)  # of 8
+      reached = np.count_nonzero(null >= distance - 1e-11) + 1
+      assert found.p_value[m, p] == pytest.approx(reached / 9) or reached == 1
+
+
+@pytest.mark.parametrize('kind', SCORES)
+def test_random_partitions_of_free_pairs_equal_scipy(kind):
+  # The pairs of equal sizes share their partitions; the smaller size comes first.
+  rng, count = np.random.default_rng(22), 8
+  row = [SCORES[kind](rng, n) for n in (12, 20, 12)]
+  found = measure_pairs(SampleScores.from_arrays([row]), permutations=count, seed=6).cells
+  stream = np.random.default_rng(np.random.SeedSequence([6, 0x2F, 0]))
+  for n, m, pairs in ((12, 12, {1: (0, 2)}), (12, 20, {0: (0, 1), 2: (1, 2)})):
+    words = stream.integers(0, 1 << 64, (count, n + m), dtype=np.uint64)
+    first = words.argsort(axis=1) < n  # whether a place in the ascending scores goes to the first
+    for p, (a, b) in pairs.items():
+      both = np.sort(np.concatenate([row[a], row[b]]))
+      null = [w1(both[mask], both[~mask]) for mask in first]
+      assert found.null_mean[0, p] == pytest.approx(np.mean(null), abs=1e-12)
+      assert found.null_p95[0, p] == pytest.approx(max(null), abs=1e-12)
+
+
 def test_other_values_do_not_move_the_floor_of_a_pair():
   rng = np.random.default_rng(4)
   x, constant = rng.random((2, 200)), np.full(200, 0.5)
