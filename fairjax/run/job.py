@@ -6,6 +6,7 @@ Every part is resumable: the same command continues it.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,6 +109,9 @@ class PreparedBatches:
     self._reader = config.data.reader
     self._start_ids = prepared.vocabulary.start_ids if config.pretrained.model else None
     self._seed = derive_seed(config.seed, 'branches')
+    # A published model has no random initial weights: trainings of other seeds begin elsewhere in
+    # the text, at distances that the golden ratio keeps wide.
+    self._begin = config.seed * (math.sqrt(5) - 1) / 2 % 1 if self._start_ids is not None else 0.0
     self.vocabulary_fingerprint = prepared.vocabulary.fingerprint
     self.attribute_fingerprint = prepared.attribute.fingerprint
 
@@ -120,7 +124,8 @@ class PreparedBatches:
               f'of {tokens:,} tokens dropped (incomplete rows)')
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
-      start_step=start_step, seed=self._seed, shard=process_shard(), reader=self._reader,
+      start_step=self._first_step(rows) + start_step, seed=self._seed, shard=process_shard(),
+      reader=self._reader,
       start_ids=self._start_ids, branches={
         'num_branches': self._debias.branches_per_row,
         'num_pieces': self._debias.pieces_per_branch,
@@ -136,7 +141,12 @@ class PreparedBatches:
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Split, epoch and segment of a step."""
-    return f'split {split}, {self._rows(split, batch_size).describe(step)}, {batch_size} rows'
+    rows = self._rows(split, batch_size)
+    return f'split {split}, {rows.describe(self._first_step(rows) + step)}, {batch_size} rows'
+
+  def _first_step(self, rows: 'Rows') -> int:
+    """The step of an epoch at which this seed begins; 0 for seed 0."""
+    return int(self._begin * rows.steps_per_epoch)
 
   def _rows(self, split: str, batch_size: int) -> 'Rows':
     from fairjax.data.token_store import token_rows

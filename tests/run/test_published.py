@@ -1,5 +1,6 @@
 """A published model as step 1 of a run, from its folder to the report; killed and continued."""
 
+import dataclasses
 import json
 import random
 import re
@@ -127,6 +128,26 @@ def test_training_reads_what_sampling_reads(files, finished):
     *run.vocabulary.start_ids, *run.vocabulary.encode(line)]}
   assert batch['targets'][0][batch['segment_ids'][0] == 0].tolist() == [*first[1:], 2]
   assert batch['weights'][0, :len(first)].all()
+
+
+def test_trainings_of_other_seeds_begin_elsewhere_and_read_the_same_rows(finished):
+  run = open_run(finished)
+
+  def epoch(seed, start_step=0):
+    batches = PreparedBatches(
+      run.prepared, run.config.model, dataclasses.replace(run.config, seed=seed), steps.append)
+    found = batches.train('train', batch_size=2, start_step=start_step, branches=False)
+    return [next(found)['inputs'].tobytes() for _ in range(count)], batches.batch_name(
+      'train', start_step, batch_size=2)
+  steps: list[str] = []
+  count = 1
+  epoch(0)
+  count = int(re.search(r'(\d+) steps', steps[0])[1])
+  (first, name), (other, name_of_other) = epoch(0), epoch(3)
+  begin = int(3 * 0.6180339887 % 1 * count)
+  assert begin and other == first[begin:] + first[:begin]
+  assert 'segment 0 of' in name and f'segment {begin} of' in name_of_other
+  assert epoch(3, start_step=2)[0][:count - 2] == other[2:]  # continued
 
 
 def test_debias_of_the_api_is_the_same_run(files, finished, tmp_path, repository, monkeypatch):
