@@ -124,7 +124,10 @@ def test_every_mesh_trains_the_model_of_one_device(starts, alone, tmp_path, kind
   compare_models(tmp_path, alone[kind])
 
 
-def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('first', 'second'), [
+  (MeshConfig(fsdp=2, model=2), 1),  # programs of other tests
+  pytest.param(MeshConfig(slices=2, fsdp=2, model=2), 8, marks=pytest.mark.weekly)])
+def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch, first, second):
   """Four steps of six on the one, two on the other: the model of one device."""
   given, options = arguments(starts['bert'])
   whole = MaskedRows.training
@@ -140,9 +143,8 @@ def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch
   with monkeypatch.context() as patch, StopSignal().installed() as stop:
     patch.setattr(MaskedRows, 'training', stopping)
     with pytest.raises(Preempted, match='saved after step 4 of 6'):
-      train_masked(*given, tmp_path, stop=stop, mesh=make_mesh(
-        MeshConfig(slices=2, fsdp=2, model=2)), **options)
-  lines, mesh = [], make_mesh(MeshConfig(fsdp=2))
+      train_masked(*given, tmp_path, stop=stop, mesh=make_mesh(first), **options)
+  lines, mesh = [], make_mesh(MeshConfig(fsdp=min(second, 2)), jax.devices()[:second])
   train_masked(*given, tmp_path, mesh=mesh, **options | {'log': lines.append})
   assert any('resumes after step 4 of 6' in line for line in lines)
   compare_models(tmp_path, alone['bert'])

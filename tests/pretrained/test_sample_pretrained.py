@@ -41,6 +41,9 @@ def lm_logits(params, config, ids):
   return lm.logits(params, lm.apply(params, jnp.asarray(ids), NoState()).hidden)
 
 
+cached_logits = jax.jit(continuation_logits, static_argnums=0)
+
+
 @pytest.fixture
 def folder(copy, tmp_path):
   """The golden model with an end-of-text id of its own (the library wrote GPT-2's)."""
@@ -54,7 +57,7 @@ def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
   found = {}
   for dtype in ('float32', 'bfloat16'):
     model, decoder = load('gpt2', dtype)
-    cached = jax.jit(continuation_logits, static_argnums=0)(
+    cached = cached_logits(
       decoder, model.params, jnp.asarray(prefixes), jnp.array([6, 6]), jnp.asarray(rest))
     whole = np.concatenate([np.repeat(prefixes[:, None], 3, 1), rest], axis=2).reshape(6, -1)
     plain = lm_logits(model.params, model.arch, jnp.asarray(whole))[:, 5:-1]
@@ -373,8 +376,7 @@ def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy, coupl
   prefixes, rest = jnp.array([[5, 6, 7]]), jnp.arange(8, 14)[None, None]
   decoder = CachedDecoder(model.arch, model.unused_ids)
   params = jax.tree.map(jnp.asarray, model.params)
-  found = np.asarray(
-    continuation_logits(decoder, params, prefixes, jnp.array([3]), rest))
+  found = np.asarray(cached_logits(decoder, params, prefixes, jnp.array([3]), rest))
   assert np.isneginf(found[..., size:]).all()
   text = np.concatenate([prefixes, rest[0]], axis=1)
   expected = np.asarray(lm_logits(plain.params, plain.arch, text))[:, 2:-1]

@@ -103,15 +103,15 @@ def test_step_1_is_the_published_model(files, finished):
                             start_ids=(1,)))
   assert batch['segment_ids'].max() > 0
   rng = np.random.default_rng(derive_seed(run.config.seed, 'unrelated'))
-  states = []
+  states, apply = [], jax.jit(lambda text, at: run.language_model.apply(
+    params, text, NoState(), positions=at).h_bar_at)
   for inputs, ids, weights in zip(
       batch['inputs'], batch['segment_ids'], batch['weights'], strict=True):
     for place in rng.choice(np.flatnonzero(weights), 4):
       own = inputs[ids == ids[place]]
       text = jnp.asarray(np.pad(own, (0, 48 - len(own))))[None]
       at = jnp.asarray([[place - np.flatnonzero(ids == ids[place])[0]]])
-      states.append(run.language_model.apply(
-        params, text, NoState(), positions=at).h_bar_at[0, 0])
+      states.append(apply(text, at)[0, 0])
   states = np.array(states, np.float64).reshape(8, 4, -1)
   states /= np.linalg.norm(states, axis=-1, keepdims=True)
   found = [states[a, i] @ states[b, i] for a in range(8) for b in range(8) for i in range(4)
@@ -174,13 +174,13 @@ def test_perplexity_counts_every_token_once(finished):
   assert found['tokens'] == store.tokens and found['words'] == store.words
   # Each document alone behind its start id.
   model, params = run.language_model, run.params(run.find_model('baseline'))
+  nll_of = jax.jit(lambda inputs, targets: model.nll(
+    params, model.apply(params, inputs, NoState()).hidden, targets))
   nll, begin, tokens = 0.0, 0, np.asarray(store.open_tokens()[:store.tokens])
   for end in store.open_documents()[:, 0]:
     text = np.zeros((1, 64), np.int32)
     text[0, :end - begin + 1] = [1, *tokens[begin:end]]
-    inputs, targets = jnp.asarray(text[:, :-1]), jnp.asarray(text[:, 1:])
-    hidden = model.apply(params, inputs, NoState()).hidden
-    nll += float(model.nll(params, hidden, targets)[0, :end - begin].sum())
+    nll += float(nll_of(text[:, :-1], text[:, 1:])[0, :end - begin].sum())
     begin = end
   assert found['nll'] == pytest.approx(nll, rel=1e-5)
 
