@@ -61,6 +61,26 @@ if importlib.util.find_spec('beartype'):
   install_import_hook('fairjax.model', 'beartype.beartype')
 
 
+# What takes longest runs first, so that no worker of --dist=loadfile is left alone with it at the
+# end. Those that compile the same programs stand apart: the later one finds them compiled.
+LONG = (
+  'run/test_job.py', 'train/test_curriculum.py', 'run/test_notebooks.py', 'train/test_sharding.py',
+  'run/test_published.py', 'test_processes.py', 'chaos/test_chaos.py', 'model/test_decoder.py',
+  'pretrained/test_classifier_training.py', 'model/test_transformer_xl.py',
+  'pretrained/test_masked_training.py', 'pretrained/test_sample_pretrained.py')
+
+
+def pytest_configure(config):
+  """Leaves the order of the files as it is; xdist would begin with those of the most tests."""
+  config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+  """Puts the long files first."""
+  place = {ROOT / 'tests' / name: k for k, name in enumerate(LONG)}
+  items.sort(key=lambda item: place.get(item.path, len(LONG)))
+
+
 def pytest_unconfigure():
   """Removes the cache where this process made it: of parallel runs, the one that starts them."""
   if OWN_CACHE:

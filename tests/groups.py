@@ -24,9 +24,8 @@ def flags(devices=1):
 
 def start(commands, repository, devices=1, **environment):
   """A Python process for each list of arguments, with the tests' modules in reach."""
-  folders = [repository, repository / 'tests', repository / 'tests' / 'train']
   variables = os.environ | {
-    'PYTHONPATH': os.pathsep.join(map(str, folders)), 'JAX_PLATFORMS': 'cpu',
+    'PYTHONPATH': f'{repository}{os.pathsep}{repository / "tests"}', 'JAX_PLATFORMS': 'cpu',
     'XLA_FLAGS': flags(devices)} | environment
   return [subprocess.Popen(
     [sys.executable, '-u', *map(str, command)], cwd=repository, env=variables, text=True,

@@ -62,7 +62,7 @@ def compare(workdir, single):
   mesh, config = make_mesh(process_cases.MeshConfig(), jax.devices()[:1]), process_cases.CONFIG
   for stage in STAGES:
     template = steps.sentiment_template(config.model.model_dim, config.sentiment, mesh) if (
-      stage == 'sentiment') else params_template(language_model(process_cases.MODEL), mesh)
+      stage == 'sentiment') else params_template(language_model(config.model), mesh)
     found, expected = (load_params(w / stage, template) for w in (workdir, single))
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
     print(f'{stage}: largest difference {max(np.abs(a - b).max() for a, b in pairs):.1e}')

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.special
 import sharding_cases
+from process_cases import CONFIG, STAGES, ArrayFeed, K, sentences
 
 from fairjax.config import (
   Config,
@@ -32,7 +33,6 @@ from fairjax.train import (
   PLAIN,
   SENTIMENT,
   Curriculum,
-  LabelledSentences,
   StageResult,
   TrainingDiverged,
   derive_seed,
@@ -47,59 +47,6 @@ from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh
 from fairjax.train.steps import Guard
 
-T, V, K, P = 8, 32, 2, 2
-OPTIMISER = dict(batch_size=8, learning_rate=3e-3, warmup_steps=1, log_every=2, eval_every=3,
-                 checkpoint_every=3)
-CONFIG = Config(
-  model=ModelConfig(vocab_size=V, num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32,
-                    segment_len=T, memory_len=T, hidden_dropout=0.1, attention_dropout=0.1),
-  data=DataConfig(), lm=TrainConfig(steps=7, **OPTIMISER),
-  sentiment=SentimentConfig(steps=7, sentence_tokens=6, hidden_dim=8, **OPTIMISER),
-  debias=DebiasConfig(steps=7, branches_per_row=K, pieces_per_branch=P, **OPTIMISER))
-
-
-class ArrayFeed:
-  """Tokens that are a function of the step; a branch replaces token s by another."""
-
-  vocabulary_fingerprint = 'v' * 64
-  attribute_fingerprint = 'a' * 64
-
-  def train(self, split, *, batch_size, start_step, branches):
-    step = start_step
-    while True:
-      yield self._batch(step, batch_size, branches)
-      step += 1
-
-  def valid(self, *, batch_size):
-    for step in (1000, 1001):
-      yield self._batch(step, batch_size, False) | {
-        'weights': np.ones((batch_size, T), np.float32)}
-
-  def batch_name(self, split, step, *, batch_size):
-    return f'{split} segment {step}'
-
-  def _batch(self, step, rows, branches):
-    rng = np.random.default_rng(step)
-    tokens = (rng.integers(3, V, size=(rows, 1)) + np.arange(T + 1)) % (V - 3) + 3
-    batch = {'inputs': tokens[:, :-1].astype(np.int32), 'targets': tokens[:, 1:].astype(np.int32),
-             'reset': np.full(rows, step % 4 == 0)}
-    if branches:
-      start = rng.integers(0, T, size=(rows, K)).astype(np.int32)
-      batch |= {
-        'branch_tokens': rng.integers(3, V, size=(rows, K, P)).astype(np.int32),
-        'branch_start': start, 'branch_len': rng.integers(1, P + 1, size=(rows, K), dtype=np.int32),
-        'original_end': start, 'branch_weight': np.ones((rows, K), np.float32),
-        'branch_counts': np.tile(np.array([3, K, 1, 0, 0], np.int32), (rows, 1))}
-    return batch
-
-
-def _sentences():
-  rng = np.random.default_rng(0)
-  label = np.tile([0.0, 1.0], 40).astype(np.float32)
-  tokens = np.where(label[:, None] > 0, 20, 5) + rng.integers(0, 5, size=(80, 6))
-  tokens[:, 0] = 1
-  return LabelledSentences(tokens.astype(np.int32), np.full(80, 6, np.int32), label)
-
 
 def _mesh(devices):
   return make_mesh(MeshConfig(), jax.devices()[:devices])
@@ -108,14 +55,11 @@ def _mesh(devices):
 def _curriculum(workdir, *, config=CONFIG, devices=1, stop=None, log=None, feed=None):
   return Curriculum(
     config, language_model(config.model), workdir, feed or ArrayFeed(), _mesh(devices),
-    stop or StopSignal(), log or (lambda line: None), sentences=_sentences)
+    stop or StopSignal(), log or (lambda line: None), sentences=sentences)
 
 
 def _variant(method, weight):
   return variant_stage('country', Variant(method, weight))
-
-
-STAGES = {'lm': LM, 'sentiment': SENTIMENT, 'debias': _variant('sentiment', 5.0)}
 
 
 def _train(curriculum, last):
