@@ -292,6 +292,7 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
   axis.margins(x=0.14, y=0.18)
   low, high = axis.get_xlim()
   axis.set_xlim(high, low)  # reversed: fairer to the right
+  axis.locator_params(axis='x', nbins=6)
   axis.set_xticks([t for t in axis.get_xticks() if 0 <= t <= high])
   most = 100 if '%' in axis.get_ylabel() else math.inf
   axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= most])

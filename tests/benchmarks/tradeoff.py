@@ -1,0 +1,38 @@
+"""Draws what the models of docs/pretrained.md gain and cost.
+
+  python -m tests.benchmarks.tradeoff tests/benchmarks/results/RESULT.json docs/pretrained
+"""
+
+import json
+import pathlib
+import sys
+
+from fairjax.report.figures import plot_tradeoff
+
+COSTS = {'perplexity a token (lower is better)': lambda row: row['perplexity_token']['test'],
+         'texts that mention the value (%)': lambda row: 100 * row['mentions_of_value']}
+
+
+def point(row, cost):
+  """A model as `plot_tradeoff` takes it."""
+  method, _, weight = row['model'].partition('-')
+  found = row['scorers']['vader']['individual_fairness']
+  known = weight.isdigit()
+  return {'name': row['model'], 'method': method if known else row['model'],
+          'weight': int(weight) if known else None, 'cost': dict.fromkeys(
+            ('value', 'low', 'high'), cost),
+          'individual_fairness': found | {'within_floor': found['value'] <= found['null_p95']}}
+
+
+def main() -> None:
+  """Reads the result's path and the figure's."""
+  rows = [row for row in json.loads(pathlib.Path(sys.argv[1]).read_text())['rows']
+          if row['seed'] == 0]
+  plot_tradeoff(sys.argv[2], scorer='vader', panels=[
+    (attribute, label, [point(row, cost(row)) for row in rows if row['attribute'] == attribute])
+    for attribute in dict.fromkeys(row['attribute'] for row in rows)
+    for label, cost in COSTS.items()])
+
+
+if __name__ == '__main__':
+  main()
