@@ -12,7 +12,7 @@ import sys
 import types
 
 import pytest
-from groups import ends, free_address, start
+from groups import ends, flags, free_address, start
 from human_oracle import fill
 
 from fairjax.cli.main import main
@@ -21,6 +21,7 @@ from fairjax.errors import UserError
 from fairjax.report import brief_table
 from fairjax.run.next_token import read_next_token
 from fairjax.run.results import run_prefixes
+from fairjax.train import read_metrics
 
 TINY = {
   'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
@@ -51,7 +52,7 @@ def _arguments(verb, workdir, **changes):
 
 
 @pytest.fixture(scope='module')
-def finished(tmp_path_factory, repository):
+def finished(tmp_path_factory, repository, one_device):
   os.chdir(repository)
   workdir = tmp_path_factory.mktemp('job') / 'run'
   with contextlib.redirect_stdout(io.StringIO()) as log:
@@ -453,23 +454,38 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished,
   workdir = tmp_path / 'run'
   command = [sys.executable, '-u', '-c', WITHOUT_TENSORFLOW,
              *_arguments('run', workdir, data__reader='numpy')]
+  environment = os.environ | {'XLA_FLAGS': flags()}
   for line in ('[lm] step 3/', '[sentiment] step 5/', '[debias/extended-baseline] step 5/',
                '[debias/country-sentiment-10] step 3/', 'baseline/country.jsonl.gz: ',
                'embedding-10/country.jsonl.gz: ', '[measure] baseline: '):
-    process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE,
+    process = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, env=environment,
                                stderr=subprocess.DEVNULL, text=True)
     for printed in process.stdout:
       if line in printed:
         process.send_signal(signal.SIGKILL)
         break
     assert process.wait() == -signal.SIGKILL, line
-  subprocess.run(command, cwd=repository, check=True, stdout=subprocess.DEVNULL)
+  subprocess.run(command, cwd=repository, check=True, stdout=subprocess.DEVNULL, env=environment)
   assert _digests(workdir) == _digests(finished)
   for pattern in ('generations/**/*.jsonl.gz', 'measures/**/*.json'):
     paths = list(finished.glob(pattern))
     assert paths
     for path in paths:
       assert (workdir / path.relative_to(finished)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.tf
+@pytest.mark.weekly  # the stages: tests/train/test_sharding.py, tests/test_processes.py
+def test_a_run_on_eight_devices_trains_what_one_trains(tmp_path, finished, repository):
+  workdir = tmp_path / 'run'
+  subprocess.run([sys.executable, '-c', WITHOUT_TENSORFLOW,
+                  *_arguments('run', workdir, data__reader='numpy')],
+                 cwd=repository, check=True, stdout=subprocess.DEVNULL)
+  assert _digests(workdir).keys() == _digests(finished).keys()
+  for path in finished.glob('**/metrics.jsonl'):
+    found, expected = (_numbers(read_metrics(w / path.relative_to(finished)))
+                       for w in (workdir, finished))
+    assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.tf
