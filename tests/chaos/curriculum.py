@@ -21,8 +21,9 @@ FIELDS = {
   'measure.permutations': 5, 'measure.eval_batch_size': 8,
 }
 
-QUICK = {'measure__encoder': '', 'data__reader': 'numpy'}
-"""What a quick pass leaves out: the sentence encoder, a third of the time of a run, and seqio."""
+QUICK = {'measure__encoder': '', 'data__reader': 'numpy', 'sample__heldout_prefixes': False}
+"""What a quick pass leaves out: the sentence encoder, a third of the time of a run, seqio, and a
+second set of prefixes."""
 
 STAGES = ('data', 'lm', 'sentiment', 'debias', 'sample', 'measure', 'report')
 """In the order in which a run goes through them."""

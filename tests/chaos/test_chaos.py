@@ -26,6 +26,7 @@ SHORT = ('kill', 'full')
 def test_a_short_pass_loses_nothing_and_hides_nothing(tmp_path, faults):
   result = subprocess.run(
     [sys.executable, '-m', 'tests.chaos', f'--faults={",".join(faults)}', '--runs=1', '--quick',
+     f'--first={3 if faults == SHORT else 0}',  # the later the stage, the less is done again
      f'--seed={SEED}', f'--scratch={tmp_path}', '--json'],
     cwd=ROOT, capture_output=True, text=True, timeout=1100, stdin=subprocess.DEVNULL)
   assert result.stdout, result.stderr[-3000:]
