@@ -417,6 +417,15 @@ def test_what_people_said_about_the_runs_texts_goes_into_its_report(
   assert 'fairjax human import' in capsys.readouterr().err
 
 
+WITHOUT_FIGURES = '''
+import sys
+from fairjax.report import report
+report._draw = lambda *arguments: []
+from fairjax.cli.main import main
+sys.exit(main(sys.argv[1:]))
+'''
+
+
 @pytest.mark.tf
 def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repository):
   """The BERT scorer and the encoder run on the devices of both; the first one writes."""
@@ -427,11 +436,12 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
   (workdir / 'DONE').unlink()
   address = free_address()
   found = ends(start(
-    [['-m', 'fairjax', *_arguments('run', workdir), f'--distributed={address},2,{i}']
+    [['-c', WITHOUT_FIGURES, *_arguments('run', workdir), f'--distributed={address},2,{i}']
      for i in range(2)], repository, devices=2))
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
+  assert (workdir / 'report' / 'index.html').is_file()
   for path in paths:
     found, expected = (json.loads((w / path.relative_to(finished)).read_text())
                        for w in (workdir, finished))
