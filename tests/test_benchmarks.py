@@ -14,7 +14,7 @@ import pytest
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model import language_model, parameter_counts
 from fairjax.train import make_mesh, steps
-from tests.benchmarks import floors, harness, model_flags, sampler
+from tests.benchmarks import floors, harness, model_flags, sampler, tradeoff
 
 PROVENANCE = {'benchmark', 'options', 'command', 'device', 'cores', 'load_average', 'platform',
               'versions', 'date'}
@@ -175,6 +175,26 @@ def test_data(run):
   assert store['floor_seconds'] > 0 and store['bytes_per_token'] == 6
   assert 'sentencepiece' in found['versions'] and found['preparation'].keys() == {'chunks'}
   assert found['preparation']['chunks']['tokens_per_cpu_s'] > 0
+
+
+def test_tradeoff_draws_every_model_of_the_result(repository, monkeypatch):
+  drawn = []
+  monkeypatch.setattr(
+    tradeoff, 'plot_tradeoff', lambda path, *, panels, scorer: drawn.extend(panels))
+  path = repository / 'tests/benchmarks/results/pretrained_wikipedia_h200_2026-11-27.json'
+  monkeypatch.setattr(sys, 'argv', ['tradeoff', str(path), 'figure.png'])
+  tradeoff.main()
+  assert [title for title, _, _ in drawn] == [
+    a for a in ('country', 'occupation', 'name') for _ in range(2)]
+  points = {(title, label, p['name']): p for title, label, found in drawn for p in found}
+  for row in json.loads(path.read_text())['rows']:
+    for label, cost in (('perplexity a token (lower is better)', row['perplexity_token']['test']),
+                        ('texts that mention the value (%)', 100 * row['mentions_of_value'])):
+      point = points.pop((row['attribute'], label, row['model']))
+      assert point['cost'] == {'value': cost, 'low': cost, 'high': cost}
+      known = row['model'].startswith(('embedding', 'sentiment'))
+      assert (f"{point['method']}-{point['weight']}" if known else point['method']) == row['model']
+  assert not points
 
 
 def test_checks_of_a_job_that_does_nothing(run, monkeypatch):

@@ -125,8 +125,7 @@ class PreparedBatches:
     return train_batches(
       self._prepared, split, batch_size=batch_size, segment_len=self._model.segment_len,
       start_step=self._first_step(rows) + start_step, seed=self._seed, shard=process_shard(),
-      reader=self._reader,
-      start_ids=self._start_ids, branches={
+      reader=self._reader, start_ids=self._start_ids, branches={
         'num_branches': self._debias.branches_per_row,
         'num_pieces': self._debias.pieces_per_branch,
         'tail': self._debias.branch_tokens} if branches else None)

@@ -190,13 +190,18 @@ class Curriculum:
   published: Published | None = None  # its `model` is then that one
 
   def train(self, stages: Sequence[StageSpec]) -> dict[str, StageResult]:
-    """Trains the stages that are not done yet, in their order; returns all results by name.
+    """Trains the stages that are not done yet, in their order.
+
+    Returns:
+      By name, the results that a later stage reads, and the last one. Parameters of others are
+      dropped before the next stage, so that the devices hold no more models than a stage needs.
 
     Raises:
       UserError, Preempted, TrainingDiverged, CheckpointError: see `loop.run_stage`.
     """
-    done: dict[str, StageResult] = {}
+    read, done = {SENTIMENT.name, *(spec.parent for spec in stages)}, dict[str, StageResult]()
     for spec in stages:
+      done = {name: result for name, result in done.items() if name in read}
       done[spec.name] = self.run(spec, done)
     return done
 

@@ -1,6 +1,7 @@
-"""Draws what the models of docs/pretrained.md gain and cost.
+"""Draws docs/pretrained.png: I.F. of each model against its perplexity and its mentions.
 
-  python -m tests.benchmarks.tradeoff tests/benchmarks/results/RESULT.json docs/pretrained
+  python -m tests.benchmarks.tradeoff \
+    tests/benchmarks/results/pretrained_wikipedia_h200_2026-11-27.json docs/pretrained.png
 """
 
 import json
@@ -16,18 +17,17 @@ COSTS = {'perplexity a token (lower is better)': lambda row: row['perplexity_tok
 def point(row, cost):
   """A model as `plot_tradeoff` takes it."""
   method, _, weight = row['model'].partition('-')
+  if not weight.isdigit():
+    method, weight = row['model'], None
   found = row['scorers']['vader']['individual_fairness']
-  known = weight.isdigit()
-  return {'name': row['model'], 'method': method if known else row['model'],
-          'weight': int(weight) if known else None, 'cost': dict.fromkeys(
-            ('value', 'low', 'high'), cost),
+  return {'name': row['model'], 'method': method, 'weight': weight and int(weight),
+          'cost': {'value': cost, 'low': cost, 'high': cost},
           'individual_fairness': found | {'within_floor': found['value'] <= found['null_p95']}}
 
 
 def main() -> None:
   """Reads the result's path and the figure's."""
-  rows = [row for row in json.loads(pathlib.Path(sys.argv[1]).read_text())['rows']
-          if row['seed'] == 0]
+  rows = json.loads(pathlib.Path(sys.argv[1]).read_text())['rows']
   plot_tradeoff(sys.argv[2], scorer='vader', panels=[
     (attribute, label, [point(row, cost(row)) for row in rows if row['attribute'] == attribute])
     for attribute in dict.fromkeys(row['attribute'] for row in rows)

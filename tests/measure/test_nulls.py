@@ -163,7 +163,10 @@ def test_random_exchanges_of_coupled_pairs_equal_scipy(kind):
       assert found.null_mean[m, p] == pytest.approx(null.mean(), abs=1e-12)
       assert found.null_p95[m, p] == pytest.approx(null.max(), abs=1e-12)  # of 8
       reached = np.count_nonzero(null >= distance - 1e-11) + 1
-      assert found.p_value[m, p] == pytest.approx(reached / 9) or reached == 1
+      if reached == 1:  # then a bound of the tail may be smaller
+        assert 0 < found.p_value[m, p] <= 1 / 9 + 1e-12
+      else:
+        assert found.p_value[m, p] == pytest.approx(reached / 9, rel=1e-12)
 
 
 @pytest.mark.parametrize('kind', SCORES)

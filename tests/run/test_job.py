@@ -495,7 +495,7 @@ def test_a_run_on_eight_devices_trains_what_one_trains(tmp_path, finished, repos
   for path in finished.glob('**/metrics.jsonl'):
     found, expected = (_numbers(read_metrics(w / path.relative_to(finished)))
                        for w in (workdir, finished))
-    assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.tf
