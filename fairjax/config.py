@@ -17,6 +17,12 @@ FILE_SOURCES = (
   'wikitext', 'lines', 'tsv', 'newscrawl', 'newscrawl_sentences', 'jsonl', 'csv', 'parquet')
 """Values of `data.source` that read `data.train`, `data.valid` and `data.test`."""
 
+SHIPPED = 'shipped:'
+"""Begins the name of a text that comes with fairjax, as a file of `data.train`.
+
+A configuration then holds no path of the installation, and another installation continues a run.
+"""
+
 PLANTED_SOURCES = ('planted', 'planted_gender')
 """Values of `data.source` whose documents fairjax writes."""
 
@@ -48,7 +54,8 @@ class DataConfig:
   # newscrawl_sentences (no documents known), jsonl, csv, parquet (a document a row) | wikitext103,
   # wikitext2 (TFDS datasets made from the official files)
   source: str = limited('planted', choices=SOURCES)
-  train: tuple[str, ...] = ()  # files, plain or compressed, or glob patterns
+  # files, plain or compressed, or glob patterns; shipped:countries.txt comes with fairjax
+  train: tuple[str, ...] = ()
   valid: tuple[str, ...] = ()  # as train; not with holdout
   test: tuple[str, ...] = ()  # as train; not with holdout
   # (valid, test): that many of the last training documents, valid first; (1000, 9000) in H-41

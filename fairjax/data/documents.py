@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import functools
 import glob
+import importlib.resources
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fairjax.config import SHIPPED
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import is_pipe, is_whole, open_input
 from fairjax.tables import parquet_texts, read_header, read_rows
@@ -39,6 +41,9 @@ def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
   """Files that paths and patterns name, in that order; the matches of a pattern are sorted."""
   files = []
   for pattern in (os.path.expanduser(os.fspath(pattern)) for pattern in patterns):
+    if pattern.startswith(SHIPPED):
+      assets = importlib.resources.files('fairjax.data') / 'assets'
+      pattern = str(assets / pattern.removeprefix(SHIPPED))
     if os.path.isfile(pattern) or is_pipe(pattern):
       found = [pattern]
     elif os.path.isdir(pattern):

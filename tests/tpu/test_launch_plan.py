@@ -21,10 +21,16 @@ import yaml
 from fairjax.cli import main as cli
 from fairjax.cli import tpu_verbs
 from fairjax.config import Config
-from fairjax.config_io import described_fields
+from fairjax.config_io import described_fields, load_config
 from fairjax.errors import UserError
 from fairjax.tpu.launch.plan import VERBS, Run, expand_sweep, plan, render
-from fairjax.tpu.launch.spec import PATH_FIELDS, LaunchSpec, check_spec, not_on_workers
+from fairjax.tpu.launch.spec import (
+  PATH_FIELDS,
+  LaunchSpec,
+  check_spec,
+  config_paths,
+  not_on_workers,
+)
 from fairjax.tpu.launch.supervise import RESTARTED, joint_code, verdict
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -317,6 +323,8 @@ def test_every_field_that_reads_files_is_known():
   assert found - PATH_FIELDS.keys() == {
     'data.source', 'sentiment.scorer', 'measure.scorers', 'measure.encoder'}
   assert PATH_FIELDS.keys() <= found
+  shipped = load_config(f'{ROOT}/configs/pretrained.py')
+  assert shipped.data.train and not list(config_paths(shipped, attributes=['country']))
 
 
 @pytest.mark.parametrize(('inner', 'chips', 'added'), [

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairjax.config import Config
+from fairjax.config import SHIPPED, Config
 from fairjax.errors import UserError
 from fairjax.tpu.chips import Slice, find_accelerator
 
@@ -170,6 +170,8 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
   for field, values in _texts(dataclasses.asdict(config), ''):
     for value in values:
       folder = _WITH_FOLDER.sub('', value, count=1)
+      if value.startswith(SHIPPED):
+        continue
       if field in PATH_FIELDS:
         if value and value not in (attributes if field == 'attribute' else PATH_FIELDS[field]):
           yield field, value
