@@ -1,7 +1,7 @@
 """Reads documents from files: WikiText articles, lines, TSV columns, news crawls, rows of records.
 
 Files are UTF-8, plain or compressed (see `fairjax.inputs`). What is normalised is counted, and a
-file that cannot be read to its end is an error with file and line (docs/corpora.md has the table).
+file that cannot be read to its end is an error with file and line (docs/corpora.md has the list).
 White space at both ends of a document (of a line in `wikitext` and `newscrawl_sentences`) is
 removed without a count, as no word depends on it; all other characters stay as they are.
 """

@@ -96,7 +96,7 @@ def cores() -> int:
 # mixed, because they may differ in score under the null too. All statistics of one permutation come
 # from the same labels.
 #
-# How it is fast enough (docs/measures.md has the times): nothing is computed pair by pair.
+# How it is fast enough (docs/performance.md has the time): nothing is computed pair by pair.
 #
 # - Scores become integer codes into the sorted distinct scores of their template, which sort five
 #   times as fast as float64. A permutation is one sort as well: of random 64-bit words that carry

@@ -254,7 +254,7 @@ def accuracy(sentences, is_object):
 
 
 def test_the_rule_on_sentences_written_for_it():
-  """docs/gender.md gives these numbers; four of the sentences are beyond the rule."""
+  """Four of the sentences are beyond the rule."""
   assert accuracy(OBJECT, True) == (37, 38)
   assert accuracy(POSSESSIVE, False) == (35, 38)
 
