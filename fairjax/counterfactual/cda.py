@@ -1,7 +1,7 @@
 """Counterfactual data augmentation: sentences with the other gender (Webster et al. 2020, 5.2).
 
 Definitions W-14 to W-16. `GenderSwap` replaces gendered words by their partners, and first names by
-other names; `augment` makes a corpus of the results:
+other names; `augment_document` makes a corpus of the results:
 
 * one-sided: only the counterfactual sentences; sentences without a change are left out;
 * two-sided: every sentence, followed by its counterfactual one if it has one.
@@ -68,7 +68,7 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass
 class CdaCounts:
-  """Counts of `augment`; counts of several corpora are sums of the fields."""
+  """Counts of `augment_document`; counts of several corpora are sums of the fields."""
 
   sentences: int = 0  # read
   changed: int = 0  # with at least one swap
@@ -279,41 +279,6 @@ def apply_changes(text: str, changes: Iterable[Change]) -> str:
   return ''.join([*parts, text[at:]])
 
 
-def augment(
-  sentences: Iterable[str], swap: GenderSwap, sided: str = 'two', *,
-  counts: CdaCounts | None = None, position: int | None = None,
-) -> Iterator[str]:
-  """Sentences with their counterfactual ones (W-14, W-15).
-
-  `sided`: one (only counterfactual sentences), or two (each sentence, then its counterfactual one;
-  a neutral sentence once). `counts` is added to. `position` of all sentences decides which names
-  are drawn; None: a hash of each sentence.
-
-  >>> from fairjax.counterfactual.gendered_words import read_word_pairs
-  >>> list(augment(['It rains.', 'He sings.'], GenderSwap(read_word_pairs())))
-  ['It rains.', 'He sings.', 'She sings.']
-  """
-  counts = CdaCounts() if counts is None else counts
-  for sentence, new in _swapped(sentences, swap, sided, counts, position):
-    if sided == 'two':
-      yield sentence
-    if new is not None:
-      yield new
-
-
-def _swapped(
-  sentences: Iterable[str], swap: GenderSwap, sided: str, counts: CdaCounts, position: int | None
-) -> Iterator[tuple[str, str | None]]:
-  """Sentences, each with its counterfactual one, or None."""
-  if sided not in SIDES:
-    raise unknown_name('way of augmenting', sided, SIDES)
-  for sentence in sentences:
-    changes, kept = swap.changes(sentence, position)
-    counts.add(changes, kept)
-    counts.dropped += sided == 'one' and not changes
-    yield sentence, apply_changes(sentence, changes) if changes else None
-
-
 def augment_document(
   document: str, swap: GenderSwap, sided: str, *, unit: str, split: Callable[[str], list[str]],
   counts: CdaCounts | None = None,
@@ -323,12 +288,19 @@ def augment_document(
   Args:
     document: any text.
     swap: makes a counterfactual.
-    sided: one or two, as `augment`.
+    sided: one (only what is counterfactual) or two (the document, then the counterfactual one).
     unit: sentence (the counterfactual document has only the counterfactual sentences, so that a
       neutral sentence occurs once, W-15) or document (the whole text, swapped).
     split: text -> its sentences.
     counts: is added to; a document is one sentence with the unit document.
+
+  >>> from fairjax.counterfactual.gendered_words import read_word_pairs
+  >>> swap = GenderSwap(read_word_pairs())
+  >>> augment_document('He sings.', swap, 'two', unit='document', split=str.splitlines)
+  ['He sings.', 'She sings.']
   """
+  if sided not in SIDES:
+    raise unknown_name('way of augmenting', sided, SIDES)
   if unit not in UNITS:
     raise unknown_name('unit of augmentation', unit, UNITS)
   counts = CdaCounts() if counts is None else counts
@@ -336,7 +308,13 @@ def augment_document(
   lines = [[document]] if unit == 'document' else map(split, document.split('\n'))
   found = []
   for line in lines:
-    new = [text for _, text in _swapped(line, swap, sided, counts, position) if text is not None]
+    new = []
+    for sentence in line:
+      changes, kept = swap.changes(sentence, position)
+      counts.add(changes, kept)
+      counts.dropped += sided == 'one' and not changes
+      if changes:
+        new.append(apply_changes(sentence, changes))
     if new:
       found.append(' '.join(new))
   return ([document] if sided == 'two' else []) + (['\n'.join(found)] if found else [])

@@ -264,6 +264,7 @@ def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> d
 #
 # The statistics have two genders, as registered at birth, of people in the United States only.
 
+_SHARE = 0.8
 _FORMATS = 'give name,F,count or name,M,count; or name, female count, male count'
 
 
@@ -271,12 +272,10 @@ _FORMATS = 'give name,F,count or name,M,count; or name, female count, male count
 class NameLists:
   """Names of two genders, the most frequent in that gender first, then by letter."""
 
-  female: tuple[str, ...]  # names with more than `share` of their count as female
+  female: tuple[str, ...]  # names with more than 80 % of their count as female
   male: tuple[str, ...]  # the same, as male
-  counts: Mapping[str, tuple[int, int]] = dataclasses.field(hash=False)  # (female, male) by name
-  share: float = 0.8  # in [0.5, 1)
-  neither: int = 0  # names in the files that are in no list, for their share or their count
   source: str = ''  # the files
+  neither: int = 0  # names in the files that are in no list, for their share or their count
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -285,24 +284,11 @@ class NameLists:
 
 
 def read_names(
-  path: str | os.PathLike | Sequence[str | os.PathLike], share: float = 0.8, *,
-  least_count: int = 1, most: int = 0,
-) -> NameLists:
-  """Reads counts and chooses the names of one gender.
+  path: str | os.PathLike | Sequence[str | os.PathLike], *, least_count: int = 1) -> NameLists:
+  """Reads files, whose counts are added, and chooses the names of one gender.
 
-  Args:
-    path: a file, or several whose counts are added, e.g. one for each year.
-    share: a name belongs to a gender that has more than this share of its count; in [0.5, 1).
-    least_count: a rarer name (both genders together) is left out and counted in `neither`.
-    most: so many names of each gender, the most frequent ones; 0: all.
-
-  Raises:
-    UserError: a file is missing or damaged, a row cannot be read or repeats another one of the same
-      file, or a gender has no name; with file and line.
-    ValueError: `share` outside [0.5, 1).
+  A name with fewer than `least_count`, both genders together, is left out.
   """
-  if not 0.5 <= share < 1:
-    raise ValueError(f'share must be in [0.5, 1), not {share}')
   paths = [path] if isinstance(path, str | os.PathLike) else list(path)
   counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
   written: dict[str, str] = {}
@@ -314,18 +300,15 @@ def read_names(
   lists = []
   for gender in (0, 1):
     names = [n for n, c in counts.items() if sum(c) >= max(least_count, 1) and
-             c[gender] > share * sum(c)]
+             c[gender] > _SHARE * sum(c)]
     names.sort(key=lambda n: (-counts[n][gender], n))
-    lists.append(tuple(names[:most or None]))
+    lists.append(tuple(names))
   source = ' + '.join(os.fspath(p) for p in paths)
   for name, chosen in zip(('female', 'male'), lists, strict=True):
     if not chosen:
-      raise UserError(f'{source}: no name has more than {share:.0%} of its count as {name}: '
+      raise UserError(f'{source}: no name has more than {_SHARE:.0%} of its count as {name}: '
                       'both genders are needed')
-  female, male = lists
-  kept = {n: (counts[n][0], counts[n][1]) for n in (*female, *male)}
-  return NameLists(female, male, counts=kept, share=share, neither=len(counts) - len(kept),
-                   source=source)
+  return NameLists(*lists, source=source, neither=len(counts) - sum(map(len, lists)))
 
 
 def _read_file(path: str) -> dict[str, list[int]]:

@@ -138,13 +138,10 @@ def make_planted_documents(
                       with_lead=True, group=group, one_mood=one_mood)
 
 
-def heldout_prefixes(
-  attribute: Attribute, *, count: int | None = None) -> list[tuple[int, int, str]]:
+def heldout_prefixes(attribute: Attribute) -> list[tuple[int, int, str]]:
   """(sentence, value, text) of beginnings that the corpus never uses, up to the opinion word."""
   writer, sentences = _Writer(attribute), GRAMMAR['heldout'][_kind(attribute)]
-  if count is not None and not 0 < count <= len(sentences):
-    raise ValueError(f'count must be in [1, {len(sentences)}], not {count}')
-  return [(i, v, sentence.format_map(subject)) for i, sentence in enumerate(sentences[:count])
+  return [(i, v, sentence.format_map(subject)) for i, sentence in enumerate(sentences)
           for v, subject in enumerate(writer.values)]
 
 

@@ -20,7 +20,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_text
 
-from fairjax.counterfactual import GenderSwap, augment, augment_document
+from fairjax.counterfactual import GenderSwap, augment_document
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import split_sentences
@@ -114,33 +114,17 @@ class SeqioVocabulary(seqio.Vocabulary):
     return hash(self._vocabulary)
 
 
-# Counterfactual data augmentation as seqio preprocessors (W-14 to W-16), for a user's own tasks:
-#
-#     preprocessors=[functools.partial(augment_sentences, swap=swap, sided='two'), tokenize, ...]
-#
-# The tasks below need none of them: `data.cda` augments their corpus, in its training split only,
-# which a seqio preprocessor does not know.
+# Counterfactual data augmentation for a user's own tasks (W-14 to W-16). The tasks below need none:
+# `data.cda` augments their corpus, in its training split only, which a preprocessor does not know.
 
 def augment_documents(
   dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', unit: str = 'sentence',
   key: str = 'targets',
 ) -> tf.data.Dataset:
   """Examples with their counterfactuals after them; see `counterfactual.augment_document`."""
-  return _expand(dataset, key, lambda text: augment_document(
-    text, swap, sided, unit=unit, split=split_sentences))
-
-
-def augment_sentences(
-  dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', key: str = 'targets',
-) -> tf.data.Dataset:
-  """One example for each sentence and each counterfactual sentence (W-15)."""
-  return _expand(dataset, key, lambda text: list(augment(split_sentences(text), swap, sided)))
-
-
-def _expand(dataset, key, texts_of) -> tf.data.Dataset:
-  """Replaces each example by one for each of the texts that `texts_of` makes of its text."""
   def texts(content: bytes) -> np.ndarray:
-    return np.array([t.encode('utf-8') for t in texts_of(content.decode('utf-8'))], object)
+    found = augment_document(content.decode('utf-8'), swap, sided, unit=unit, split=split_sentences)
+    return np.array([text.encode('utf-8') for text in found], object)
 
   def examples(example):
     found = tf.numpy_function(texts, [example[key]], tf.string, stateful=False)

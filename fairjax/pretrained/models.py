@@ -236,23 +236,18 @@ def _attend(q, k, v, arch: Architecture, seen, key) -> Array:
 def feed_forward(x, w, arch: Architecture) -> Array:
   """The feed-forward block of one layer: `[B, T, D]` to `[B, T, D]`."""
   inner = dense(x, w['ff_in_kernel'], w['ff_in_bias'], _ACTIVATIONS[arch.activation])
-  if 'ff_out_rows' in w:
-    return dense(inner, w['ff_out_rows'], w['ff_out_bias'], by_output=True)
   return dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
 
 
-def dense(x, kernel, bias=None, activation=_same, *, by_output: bool = False) -> Array:
-  """`[B, T, in]` to `[B, T, out]`, in the dtype of x; with `by_output` the kernel is [out, in]."""
+def dense(x, kernel, bias=None, activation=_same) -> Array:
+  """`[B, T, in]` to `[B, T, out]`, in the dtype of x."""
   def finish(product):
     product = product.reshape(*x.shape[:-1], -1)
     return activation(product if bias is None else product + bias[None, None].astype(product.dtype))
 
   def multiply(x, kernel, **options):
-    if not by_output:
-      return jnp.matmul(
-        x.reshape(-1, x.shape[-1]) if takes_rows_only(x.dtype) else x, kernel, **options)
-    # XLA turns the kernel over in every product of more than two axes.
-    return jnp.einsum('ri,oi->ro', x.reshape(-1, x.shape[-1]), kernel, **options)
+    return jnp.matmul(
+      x.reshape(-1, x.shape[-1]) if takes_rows_only(x.dtype) else x, kernel, **options)
 
   def rounded_once(x, kernel):
     return finish(multiply(x, kernel, preferred_element_type=jnp.float32)).astype(x.dtype)
@@ -314,15 +309,15 @@ _EMBEDDING = ('embeddings', 'projection')
 _BODY = (*_EMBEDDING, 'layers')
 
 
-def parse_freeze(text: str, arch: Architecture, *, where: str = '--freeze') -> int:
+def parse_freeze(text: str, arch: Architecture) -> int:
   """Frozen layers that a word asks for: -1 for 'none', 0 for 'embedding', k, L for 'all'."""
   if text in (NONE, EMBEDDING, ALL):
     return {NONE: -1, EMBEDDING: 0, ALL: arch.num_layers}[text]
   if not text.isdecimal() or not 1 <= int(text) <= arch.num_layers:
-    raise UserError(f"{where}: '{text}' is not none, embedding, all, or a number of layers from 1 "
+    raise UserError(f"--freeze: '{text}' is not none, embedding, all, or a number of layers from 1 "
                     f'to {arch.num_layers}')
   if int(text) < arch.num_layers and arch.kind == 'albert':
-    raise UserError(f'{where}={text}: the layers of an ALBERT share their parameters, so that the '
+    raise UserError(f'--freeze={text}: the layers of an ALBERT share their parameters, so that the '
                     'first of them cannot be frozen: give none, embedding or all')
   return int(text)
 

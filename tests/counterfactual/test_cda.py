@@ -14,7 +14,6 @@ from fairjax.counterfactual import (
   CdaCounts,
   GenderSwap,
   NameLists,
-  augment,
   augment_document,
   load_attribute,
   read_word_pairs,
@@ -27,7 +26,12 @@ DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or '../shared/data')
 real = pytest.mark.skipif(not (DATA / 'wikipedia').is_dir(),
                           reason='no wikipedia in FAIRJAX_TEST_DATA')
 SWAP = GenderSwap(read_word_pairs())
-NAMES = NameLists(('Ada', 'Nora', 'Zoe', 'Mia'), ('Bob', 'Ned', 'Zed'), counts={})
+NAMES = NameLists(('Ada', 'Nora', 'Zoe', 'Mia'), ('Bob', 'Ned', 'Zed'))
+
+
+def augment(sentences, swap, sided='two', counts=None):
+  return [text for sentence in sentences for text in augment_document(
+    sentence, swap, sided, unit='document', split=split, counts=counts)]
 
 
 @pytest.mark.parametrize(('text', 'swapped'), [
@@ -65,8 +69,8 @@ def test_what_is_swapped(text, swapped):
 
 def test_the_number_of_swaps_and_what_is_kept():
   counts = CdaCounts()
-  list(augment(['A man met Stephen King.', 'It rains.', 'hE made a man-made lake for her.'], SWAP,
-               counts=counts))
+  augment(['A man met Stephen King.', 'It rains.', 'hE made a man-made lake for her.'], SWAP,
+          counts=counts)
   assert SWAP.swap('A man met his king.')[1] == 3
   assert counts.to_dict() == {
     'sentences': 3, 'changed': 2, 'dropped': 0, 'swaps': 3, 'mixed_case': 1,
@@ -76,14 +80,14 @@ def test_the_number_of_swaps_and_what_is_kept():
 def test_sides():
   sentences = ['She sings.', 'It rains.', 'He sings.']
   counts = CdaCounts()
-  assert list(augment(sentences, SWAP, 'one', counts=counts)) == ['He sings.', 'She sings.']
+  assert augment(sentences, SWAP, 'one', counts) == ['He sings.', 'She sings.']
   assert counts.dropped == 1 and counts.changed == 2
-  two = list(augment(sentences, SWAP, 'two'))
+  two = augment(sentences, SWAP, 'two')
   assert two == ['She sings.', 'He sings.', 'It rains.', 'He sings.', 'She sings.']
   # Two-sided again adds nothing new: the set is closed.
   assert set(augment(two, SWAP, 'two')) == set(two)
   with pytest.raises(UserError, match='both'):
-    next(augment(sentences, SWAP, 'both'))
+    augment(sentences, SWAP, 'both')
 
 
 def split(text):
@@ -137,7 +141,7 @@ def test_neutral_words(tmp_path):
     read_word_pairs(path)
   path.write_text('man woman person\nmen women people\nking queen\n')
   swap, counts = GenderSwap(read_word_pairs(path), neutral=True), CdaCounts()
-  assert list(augment(['The woman who met MEN and the king.'], swap, 'one', counts=counts)) == [
+  assert augment(['The woman who met MEN and the king.'], swap, 'one', counts) == [
     'The person who met PEOPLE and the king.']
   assert counts.kept == {'no neutral word: king': 1}
 
@@ -190,14 +194,14 @@ def test_a_name_within_a_pair_of_several_words_is_part_of_it(tmp_path):
 def test_words_that_lists_of_names_hold_are_no_names():
   """The US statistics count people named She, British and September."""
   female, male = ('She', 'British', 'Clara', 'Ada', 'Mo'), ('North', 'September', 'Ad')
-  swap = GenderSwap(None, NameLists(female, male, counts={}), name_gender='same')
+  swap = GenderSwap(None, NameLists(female, male), name_gender='same')
   text = 'She met British soldiers in the North in September, 40 AD.'
   assert swap.swap(text) == (text, 0)
   assert swap.changes(text)[1] == [(word, 'no first name') for word in (
     'She', 'British', 'North', 'September', 'AD')]
   assert swap.swap('Clara, ADA, Mo')[1] == 3
   own = {*FEMALE_NAMES, *MALE_NAMES, *load_attribute('name').value_texts} - {'Asia'}
-  assert GenderSwap(None, NameLists(tuple(sorted(own)), ('Bob',), counts={})).swap(
+  assert GenderSwap(None, NameLists(tuple(sorted(own)), ('Bob',))).swap(
     ' '.join(sorted(own)))[1] == len(own)
 
 

@@ -107,9 +107,7 @@ YEAR = 'Ada,F,900\nAda,M,10\nLee,F,50\nLee,M,50\nBob,M,400\nEdge,F,80\nEdge,M,20
 def test_names_of_one_gender(write):
   names = read_names(write(YEAR))
   assert names.female == ('Ada',) and names.male == ('Bob', 'Rare')  # 80 % is not more than 80 %
-  assert names.counts == {'Ada': (900, 10), 'Bob': (0, 400), 'Rare': (0, 1)}
   assert names.neither == 2
-  assert read_names(write(YEAR), share=0.79).female == ('Ada', 'Edge')
   assert read_names(write(YEAR), least_count=2).male == ('Bob',)
 
 
@@ -119,11 +117,9 @@ def test_formats_and_sums(write, tmp_path):
   zipped = tmp_path / 'y.csv.gz'
   zipped.write_bytes(gzip.compress(YEAR.encode()))
   found = [read_names(p) for p in (year, totals, zipped)]
-  assert found[0].counts == found[1].counts == found[2].counts
   assert len({f.fingerprint for f in found}) == 1
   both = read_names([year, write('Lee,F,500\nNew,F,950\n', 'second')])
-  assert both.counts['Lee'] == (550, 50) and both.female == ('New', 'Ada', 'Lee')
-  assert read_names([year, write('Lee,F,500\n', 'second')], most=1).female == ('Ada',)
+  assert both.female == ('New', 'Ada', 'Lee')
 
 
 def test_names_in_capitals_are_those_of_texts(write):

@@ -194,7 +194,7 @@ def test_lists_of_names_hold_each_name_once(tmp_path):
   path = tmp_path / 'n.txt'
   path.write_text(f"Zoë,F,10\n{apart('Zoë')},M,1\n{apart('ZOÉ')},F,5\nJohn,M,5\n", encoding='utf-8')
   found = read_names(path)
-  assert found.female == ('Zoë', 'Zoé') and found.counts['Zoë'] == (10, 1)
+  assert found.female == ('Zoë', 'Zoé')
   path.write_text("D'Arco,M,10\nD\u2019Arco,M,1\nAnna,F,1\n", encoding='utf-8')
   with pytest.raises(UserError, match='2: .* is in line 1 already'):
     read_names(path)

@@ -17,11 +17,11 @@ from fairjax.config_checks import validate
 from fairjax.counterfactual import (
   GenderSwap,
   TextMatcher,
-  augment,
   augment_document,
   load_attribute,
   read_word_pairs,
 )
+from fairjax.counterfactual.cda import UNITS
 from fairjax.data.corpus import SPLITS, Corpus, make_holdout
 from fairjax.data.documents import read_documents, split_sentences
 from fairjax.data.prepare import open_prepared, prepare_data
@@ -111,26 +111,19 @@ def test_the_fingerprint_of_a_stage_knows_cda():
 def test_preprocessors_in_a_seqio_task(data, tmp_path, sided):
   import seqio
 
-  from fairjax.data.seqio_tasks import augment_documents, augment_sentences
-  texts = TEXTS['train']
-  cases = {
-    'documents': (functools.partial(augment_documents, swap=SWAP, sided=sided), [
-      d for t in texts for d in augment_document(
-        t, SWAP, sided, unit='sentence', split=split_sentences)]),
-    'whole': (functools.partial(augment_documents, swap=SWAP, sided=sided, unit='document'), [
-      d for t in texts for d in augment_document(
-        t, SWAP, sided, unit='document', split=split_sentences)]),
-    'sentences': (functools.partial(augment_sentences, swap=SWAP, sided=sided), [
-      s for t in texts for s in augment(split_sentences(t), SWAP, sided)])}
+  from fairjax.data.seqio_tasks import augment_documents
   feature = seqio.Feature(seqio.PassThroughVocabulary(1), dtype='string', rank=0, add_eos=False)
-  for name, (preprocessor, expected) in cases.items():
+  for unit in UNITS:
     task = seqio.Task(
-      f'cda_{name}', source=seqio.TextLineDataSource({'train': data.train[0]}),
+      f'cda_{unit}', source=seqio.TextLineDataSource({'train': data.train[0]}),
       output_features={'targets': feature}, preprocessors=[
-        lambda lines: lines.map(lambda line: {'targets': line}), preprocessor])
+        lambda lines: lines.map(lambda line: {'targets': line}),
+        functools.partial(augment_documents, swap=SWAP, sided=sided, unit=unit)])
     found = [e['targets'].decode() for e in task.get_dataset(
       None, 'train', shuffle=False).as_numpy_iterator()]
-    assert found == expected and found != texts
+    assert found != TEXTS['train'] and found == [
+      document for text in TEXTS['train']
+      for document in augment_document(text, SWAP, sided, unit=unit, split=split_sentences)]
 
 
 @pytest.mark.tf

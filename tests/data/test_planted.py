@@ -256,14 +256,12 @@ def test_only_the_opinion_words_carry_sentiment(name):
 
 def test_heldout_prefixes_cover_each_frame_and_value():
   attribute = load_attribute('occupation')
-  prefixes = planted.heldout_prefixes(attribute, count=3)
-  assert [(i, v) for i, v, _ in prefixes] == list(itertools.product(range(3), range(29)))
+  prefixes = planted.heldout_prefixes(attribute)
+  assert [(i, v) for i, v, _ in prefixes] == list(itertools.product(range(10), range(29)))
   for _, value, text in prefixes:
     assert [m.value_index for m in TextMatcher(attribute).find(text)] == [value]
     assert not set(words(text)) & OPINIONS
   assert 'an accountant' in prefixes[12][2]
-  with pytest.raises(ValueError, match='count'):
-    planted.heldout_prefixes(attribute, count=11)
 
 
 def test_documents_are_a_function_of_the_arguments():
