@@ -308,7 +308,8 @@ def read_names(
     if not chosen:
       raise UserError(f'{source}: no name has more than {_SHARE:.0%} of its count as {name}: '
                       'both genders are needed')
-  return NameLists(*lists, source=source, neither=len(counts) - sum(map(len, lists)))
+  female, male = lists
+  return NameLists(female, male, source, neither=len(counts) - len(female) - len(male))
 
 
 def _read_file(path: str) -> dict[str, list[int]]:
