@@ -140,17 +140,6 @@ def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
   assert found['floor'].keys() == FLOOR and found['floor_seconds'] == found['floor']['seconds']
 
 
-def test_guard(run, monkeypatch, tmp_path):
-  config = tmp_path / 'tiny.py'
-  config.write_text('\n'.join([
-    'from fairjax.config_io import default_config_dict', 'def get_config(arg):',
-    '  config = default_config_dict()',
-    '  config.model.update(vocab_size=64, num_layers=2, model_dim=16, num_heads=2, head_dim=8,',
-    '                      ff_dim=32, segment_len=8, memory_len=8)', '  return config']))
-  assert run('guard', f'--config={config}', '--rounds=2')['seconds'].keys() == {
-    'guarded', 'unguarded'}
-
-
 def test_accelerator_leaves_the_json_of_each_and_names_what_failed(
     run, tmp_path, monkeypatch, capsys):
   accelerator = importlib.import_module('tests.benchmarks.accelerator')

@@ -61,7 +61,8 @@ def compare(workdir, single):
   """Parameters of all stages to 1e-5, and the records as text."""
   mesh, config = make_mesh(process_cases.MeshConfig(), jax.devices()[:1]), process_cases.CONFIG
   for stage in STAGES:
-    template = steps.sentiment_template(config.model.model_dim, config.sentiment, mesh) if (
+    template = steps.sentiment_state_template(
+      config.model.model_dim, config.sentiment, mesh).params if (
       stage == 'sentiment') else params_template(language_model(config.model), mesh)
     found, expected = (load_params(w / stage, template) for w in (workdir, single))
     pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))

@@ -7,8 +7,9 @@ Letters: L layers, D model width, N heads, H head width, F feed-forward width, V
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from fairjax.config import ModelConfig
@@ -22,55 +23,70 @@ NAMES = {
   'd_head': 'head_dim', 'd_inner': 'ff_dim', 'tgt_len': 'segment_len', 'mem_len': 'memory_len'}
 """Constructor's argument -> field of `ModelConfig`."""
 
-_WHOLE, _NUMBER, _BOOL = 'a whole number', 'a number', 'true or false'
-_LISTS = {'cutoffs': _WHOLE, 'tie_projs': _BOOL}
-# Further arguments that are read, and what they are.
-_KINDS = {'div_val': _WHOLE, 'clamp_len': _WHOLE, 'proj_share_all_but_first': _BOOL,
-          'pre_lnorm': _BOOL, 'untie_r': _BOOL, 'same_length': _BOOL, 'dropout': _NUMBER,
-          'dropatt': _NUMBER}
-_LENGTHS = ('mem_len',)  # may be 0
-_SHOWN = 40  # characters of a wrong value
+_Size = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Arguments(msgspec.Struct):
+  """The arguments that are read, with the constructor's defaults."""
+
+  n_token: _Size
+  n_layer: _Size
+  d_model: _Size
+  n_head: _Size
+  d_head: _Size
+  d_inner: _Size
+  mem_len: Annotated[int, msgspec.Meta(ge=0)]
+  tgt_len: _Size = 128  # the published evaluation's; weights do not depend on it
+  cutoffs: tuple[int, ...] = ()
+  div_val: _Size = 1
+  clamp_len: int = -1
+  tie_projs: tuple[bool, ...] = ()
+  proj_share_all_but_first: bool = True
+  pre_lnorm: bool = False
+  untie_r: bool = False
+  dropout: float = 0.0
+  dropatt: float = 0.0
 
 
 def model_config_of_reference(
   reference: Mapping[str, Any], dtype: str = 'float32', vocab_multiple: int = 1
 ) -> ModelConfig:
   """Converts the constructor's arguments to a `ModelConfig`; UserError for what is not covered."""
-  given = _checked(reference)
+  given = {name: value for name, value in reference.items() if value is not None}
+  if 'vocab_size' in given:  # as published checkpoints call it
+    given.setdefault('n_token', given['vocab_size'])
+  try:
+    found = msgspec.convert(given, _Arguments)
+  except msgspec.ValidationError as e:
+    raise UserError(f'reference checkpoint: constructor arguments: {e}') from None
   expected = {
     'attn_type': 0, 'tie_weight': True, 'ext_len': 0, 'sample_softmax': -1,
-    'd_embed': given['d_model'], 'layer_norm_epsilon': 1e-5}
+    'd_embed': found.d_model, 'layer_norm_epsilon': 1e-5}
   for name, value in expected.items():
-    if given.get(name, value) not in (value, None):
+    if given.get(name, value) != value:
       raise UserError(f'reference checkpoint: {name}={given[name]} is not covered, only {value}')
-  cutoffs = tuple(c for c in given.get('cutoffs') or () if c != given['n_token'])
-  ends = (0, *cutoffs, given['n_token'])
+  cutoffs = tuple(c for c in found.cutoffs if c != found.n_token)
+  ends = (0, *cutoffs, found.n_token)
   if any(a >= b for a, b in zip(ends, ends[1:], strict=False)):
     raise UserError(f'reference checkpoint: cutoffs={list(cutoffs)} must rise, above 0 and below '
-                    f'n_token={given["n_token"]}')
-  div_val = given.get('div_val', 1)
-  if div_val > 1 and not cutoffs:
-    raise UserError(f'reference checkpoint: {div_val=} without cutoffs is not covered')
-  if div_val < 1 or given['d_model'] % div_val ** len(cutoffs):
-    raise UserError(f'reference checkpoint: {div_val=} to the power of {len(cutoffs)}, the number '
-                    f'of cutoffs, does not divide d_model={given["d_model"]}')
+                    f'n_token={found.n_token}')
+  if found.div_val > 1 and not cutoffs:
+    raise UserError(f'reference checkpoint: div_val={found.div_val} without cutoffs is not covered')
+  if found.d_model % found.div_val ** len(cutoffs):
+    raise UserError(f'reference checkpoint: div_val={found.div_val} to the power of {len(cutoffs)}, '
+                    f'the number of cutoffs, does not divide d_model={found.d_model}')
   ties: tuple[bool, ...] = ()
-  if cutoffs and div_val > 1:
-    ties = tuple(given.get('tie_projs') or (
-      (False,) + (True,) * len(cutoffs) if given.get('proj_share_all_but_first', True)
-      else (False,) * (len(cutoffs) + 1)))
+  if cutoffs and found.div_val > 1:
+    ties = found.tie_projs or (False, *(found.proj_share_all_but_first,) * len(cutoffs))
     if len(ties) != len(cutoffs) + 1:
       raise UserError(f'reference checkpoint: tie_projs has {len(ties)} values, there are '
                       f'{len(cutoffs) + 1} clusters')
   return ModelConfig(
-    **{ours: given[theirs] for theirs, ours in NAMES.items()},
-    cutoffs=cutoffs, div_val=div_val, tie_projections=ties, vocab_multiple=vocab_multiple,
-    clamp_len=given.get('clamp_len', -1),
-    norm='pre' if given.get('pre_lnorm', False) else 'post',
-    tie_position_biases=not given.get('untie_r', False),
-    hidden_dropout=float(given.get('dropout', 0.0)),
-    attention_dropout=float(given.get('dropatt', 0.0)),
-    dtype=dtype)
+    **{ours: getattr(found, theirs) for theirs, ours in NAMES.items()},
+    cutoffs=cutoffs, div_val=found.div_val, tie_projections=ties, vocab_multiple=vocab_multiple,
+    clamp_len=found.clamp_len, norm='pre' if found.pre_lnorm else 'post',
+    tie_position_biases=not found.untie_r, hidden_dropout=found.dropout,
+    attention_dropout=found.dropatt, dtype=dtype)
 
 
 def reference_notes(reference: Mapping[str, Any]) -> list[str]:
@@ -92,41 +108,6 @@ def cluster_order(reference: Mapping[str, Any]) -> int:
   if not isinstance(name, str) or name not in orders:
     raise UserError(f"reference checkpoint: cluster_order='{name}' is not one of reversed, forward")
   return orders[name]
-
-
-def _checked(reference: Mapping[str, Any]) -> dict[str, Any]:
-  """The arguments under the constructor's names, each present and of its type; null is absent."""
-  given = {name: value for name, value in reference.items() if value is not None}
-  if 'n_token' not in given and 'vocab_size' in given:  # as published checkpoints call it
-    given['n_token'] = given['vocab_size']
-  given.setdefault('tgt_len', 128)  # the published evaluation's; weights do not depend on it
-  missing = sorted(NAMES.keys() - given.keys())
-  if missing:
-    raise UserError(f'reference checkpoint: constructor arguments lack: {", ".join(missing)}')
-  wrong = []
-  for name, kind in (dict.fromkeys(NAMES, _WHOLE) | _KINDS).items():
-    if name in given and not _is(given[name], kind):
-      wrong.append(f'{name}={_short(given[name])} is not {kind}')
-    elif name in NAMES and given[name] < (0 if name in _LENGTHS else 1):
-      wrong.append(f'{name}={given[name]} is too small')
-  for name, kind in _LISTS.items():
-    found = given.get(name, [])
-    if not (isinstance(found, list | tuple) and all(_is(value, kind) for value in found)):
-      wrong.append(f'{name}={_short(found)} is not a list, of which each is {kind}')
-  if wrong:
-    raise UserError(f'reference checkpoint: constructor arguments: {"; ".join(wrong)}')
-  return given
-
-
-def _is(value: Any, kind: str) -> bool:
-  if kind == _BOOL or isinstance(value, bool):
-    return kind == _BOOL and isinstance(value, bool)
-  return isinstance(value, int if kind == _WHOLE else int | float)
-
-
-def _short(value: Any) -> str:
-  text = repr(value)
-  return text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'
 
 
 _PREFIX = 'transformer.'  # of published checkpoints, whose softmax (`crit.`) has none

@@ -22,7 +22,7 @@ from fairjax.config import MeshConfig, TrainConfig
 from fairjax.pretrained.batch_runner import bucket_lengths
 from fairjax.train.loop import Stage, run_unsaved
 from fairjax.train.optimizer import Adam, kernels_and_tables
-from fairjax.train.sharding import make_mesh, replicated
+from fairjax.train.sharding import make_mesh, replicated, sharded_shapes
 from fairjax.train.steps import BoundStep, TrainState, make_update
 
 
@@ -123,13 +123,10 @@ class FineTuning:
 
   def stage(self, params: Any, *, name: str, seed: int, **more: Any) -> Stage:
     """A stage of the loop that starts from parameters; `more` are further fields of `Stage`."""
-    template = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(self.mesh)),
-      jax.eval_shape(self._init_state, params))
+    template = sharded_shapes(jax.eval_shape(self._init_state, params), replicated(self.mesh))
     return Stage(
       name=name, config=self.config, mesh=self.mesh, init_state=lambda: self._init(params),
-      params_template=lambda: template.params, state_template=lambda: template,
-      step=self._step(seed), batches=lambda first: self._batches(seed, first),
+      state_template=lambda: template, step=self._step(seed), batches=lambda first: self._batches(seed, first),
       batch_name=lambda step: 'step {1} of epoch {0}'.format(*divmod(step, self.epoch_steps)),
       work_per_step=self._batch_size, work_unit='rows', **more)
 

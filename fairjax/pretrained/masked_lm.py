@@ -53,7 +53,14 @@ from fairjax.tables import Table
 from fairjax.train import Identity, derive_seed, make_mesh, own_rows, params_digest
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam, kernels_and_tables
-from fairjax.train.sharding import ROWS, axes_sharding, replicated, to_devices, to_host
+from fairjax.train.sharding import (
+  ROWS,
+  axes_sharding,
+  replicated,
+  sharded_shapes,
+  to_devices,
+  to_host,
+)
 from fairjax.train.steps import BoundStep, TrainState, make_update
 
 # Where the parameters of BERT and ALBERT live: the table of their logical axes.
@@ -290,8 +297,7 @@ class _Run:
 
   def stage(self, directory: pathlib.Path, plan: dict[str, Any]) -> Stage:
     start, config, mesh = self._start, self._config, self._mesh
-    template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding), self._abstract, self._shardings)
+    template = sharded_shapes(self._abstract, self._shardings)
     identity = Identity(
       stage='masked-lm', config=json_sha256(plan),
       vocabulary=json_sha256({k: v.hex() for k, v in start.files.items()}),
@@ -299,8 +305,7 @@ class _Run:
     return Stage(
       name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,
       init_state=lambda: jax.jit(self._fresh, out_shardings=self._shardings)(start.params),
-      params_template=lambda: template.params, state_template=lambda: template,
-      step=BoundStep(self._update, self._dropout_seed),
+      state_template=lambda: template, step=BoundStep(self._update, self._dropout_seed),
       batches=lambda first: own_rows(self._train.training(first, config.batch_size)),
       batch_name=lambda step: f'rows {step * config.batch_size} to '
                               f'{(step + 1) * config.batch_size - 1} of the shuffled passes',

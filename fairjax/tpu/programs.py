@@ -171,7 +171,8 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
   # As in the curriculum: with a sentiment variant, every variant's step takes f_sh.
   projection = None
   if any(parse_variant(variant).method == 'sentiment' for variant in stage.variants):
-    projection = steps.sentiment_template(model.model_dim, config.sentiment, mesh)
+    projection = steps.sentiment_state_template(
+      model.model_dim, config.sentiment, mesh).params
   if config.pretrained.model:
     batch |= _documents(model, rows, mesh)
   base = (params_template(model_of(config), mesh),) if config.pretrained.lora else ()

@@ -8,6 +8,7 @@ that a kill leaves no half step; steps are ordered by their numbers, never by ti
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -17,7 +18,6 @@ import re
 import shutil
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -166,49 +166,29 @@ def _short(value: Any) -> str:
 _LIBRARY = f'{os.sep}orbax{os.sep}'  # a folder of each of its files
 
 
-class _WithoutStack(logging.Filter):
+def _without_stack(record: logging.LogRecord) -> bool:
   """Removes the stack of a log record of Orbax."""
-
-  def filter(self, record: logging.LogRecord) -> bool:
-    if _LIBRARY in record.pathname:
-      record.exc_info = record.exc_text = record.stack_info = None
-    return True
+  if _LIBRARY in record.pathname:
+    record.exc_info = record.exc_text = record.stack_info = None
+  return True
 
 
-class _WithoutForgotten(logging.Filter):
-  """Leaves out asyncio's messages about writes that Orbax has forgotten."""
-
-  def filter(self, record: logging.LogRecord) -> bool:
-    first = record.getMessage().partition('\n')[0]
-    if not first.endswith('exception was never retrieved'):
-      return True
-    if first.startswith('_GatheringFuture'):
-      return False
-    stack = record.exc_info[2] if record.exc_info else None
-    return not any(_LIBRARY in frame.f_code.co_filename
-                   for frame, _ in traceback.walk_tb(stack))
+def _not_forgotten(record: logging.LogRecord) -> bool:
+  """Leaves out what asyncio says of writes that nobody awaits any more."""
+  return not record.getMessage().partition('\n')[0].endswith('exception was never retrieved')
 
 
-_filter, _of_asyncio = _WithoutStack(), _WithoutForgotten()
-_installed = False
-
-
-def install() -> None:
-  """Hides these stacks in this process; a second call changes nothing."""
-  global _installed
-  logging.getLogger('absl').addFilter(_filter)
-  logging.getLogger('asyncio').addFilter(_of_asyncio)
-  if _installed:
-    return
-  _installed = True
+@functools.cache
+def _hide_stacks() -> None:
+  """Hides these stacks in this process."""
+  logging.getLogger('absl').addFilter(_without_stack)
+  logging.getLogger('asyncio').addFilter(_not_forgotten)
   shown = sys.unraisablehook
 
   def hook(unraisable):
-    late = unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == (
-      'Event loop is closed')
+    late = str(unraisable.exc_value) == 'Event loop is closed'
     code = getattr(unraisable.object, 'cr_code', None)
-    abandoned = code is not None and _LIBRARY in code.co_filename
-    if not late and not abandoned:
+    if not late and (code is None or _LIBRARY not in code.co_filename):
       shown(unraisable)
 
   sys.unraisablehook = hook
@@ -244,7 +224,7 @@ class CheckpointStore:
     self._keep, self._log, self._part = keep, log, part  # of a `Watch`
     self._thread: threading.Thread | None = None
     self._error: BaseException | None = None
-    install()
+    _hide_stacks()
     self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
     if processes.is_first():
       self._directory.mkdir(parents=True, exist_ok=True)
@@ -477,6 +457,19 @@ def read_done(directory: pathlib.Path) -> dict[str, Any] | None:
     return None
   return read_sealed_json(
     path, again='fairjax step train with the same --config and --workdir writes it again')
+
+
+def save_untrained(
+  directory: pathlib.Path, state: Any, identity: Identity, *, digest: str, summary: dict[str, Any],
+  log: Callable[[str], None],
+) -> None:
+  """Finishes a stage with a state that was made elsewhere, as its step 0."""
+  store = CheckpointStore(directory, keep=1, log=log)
+  try:
+    store.finish(0, state, identity, final=True)
+  finally:
+    store.close()
+  write_done(directory, step=0, digest=digest, identity=identity, summary=summary)
 
 
 def write_done(

@@ -43,13 +43,7 @@ from fairjax.model import CausalLM, Documents, language_model
 from fairjax.model.decoder import DecoderModel, LoraDecoder, with_adapters
 from fairjax.processes import StopSignal
 from fairjax.train import steps
-from fairjax.train.checkpoints import (
-  CheckpointStore,
-  Identity,
-  load_params,
-  params_digest,
-  write_done,
-)
+from fairjax.train.checkpoints import Identity, load_params, params_digest, save_untrained
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam
@@ -97,7 +91,7 @@ class StageSpec(NamedTuple):
 LM, SENTIMENT = StageSpec('lm', 'lm'), StageSpec('sentiment', 'sentiment', 'lm')
 
 
-def variant_stage(attribute: str, variant: Variant, *, parent: str = 'lm') -> StageSpec:
+def variant_stage(attribute: str, variant: Variant) -> StageSpec:
   """The stage of a variant of step 3; `attribute` is the stem of its file.
 
   >>> variant_stage('country', Variant('random_projection', 1.0)).name
@@ -109,7 +103,7 @@ def variant_stage(attribute: str, variant: Variant, *, parent: str = 'lm') -> St
     'none': 'extended-baseline', 'control': 'control', 'cda': f'cda-{variant.sided}',
     'dropout': 'dropout-{:g}-{:g}'.format(*variant.rates),
   }.get(variant.method, f"{attribute}-{variant.method.replace('_', '-')}-{variant.weight:g}")
-  return StageSpec(f'debias/{name}', 'debias', parent, variant)
+  return StageSpec(f'debias/{name}', 'debias', 'lm', variant)
 
 
 def curriculum_stages(config: Config, until: str | None = None) -> list[StageSpec]:
@@ -216,7 +210,7 @@ class Curriculum:
     if stage.directory.is_relative_to(self.workdir):
       params = run_stage(stage, stop=self.stop, log=self.log)
     else:  # of the run that step1_from names, which is only read
-      params = load_params(stage.directory, stage.params_template(), stage.identity)
+      params = load_params(stage.directory, stage.state_template().params, stage.identity)
       self.log(f'[{stage.name}] that of {stage.directory}: nothing to do')
     return StageResult(params, stage.identity, params_digest(params), stage.directory)
 
@@ -254,7 +248,6 @@ class Curriculum:
       config=train, mesh=self.mesh, step=steps.BoundStep(update, seed, *extra, *base),
       init_state=lambda: steps.init_lm_state(
         model, train, self.mesh, seed=seed, params=start),
-      params_template=lambda: steps.params_template(model, self.mesh),
       state_template=lambda: steps.lm_state_template(model, train, self.mesh),
       batches=lambda start: source.train(
         split, batch_size=train.batch_size, start_step=start, branches=variant.regularised),
@@ -322,7 +315,6 @@ class Curriculum:
       identity=self._sentiment_identity(parent=lm.digest), config=stage, mesh=self.mesh,
       batches=batches, evaluate=evaluate,
       init_state=lambda: steps.init_sentiment_state(width, stage, self.mesh, seed=seed),
-      params_template=lambda: steps.sentiment_template(width, stage, self.mesh),
       state_template=lambda: steps.sentiment_state_template(width, stage, self.mesh),
       step=steps.BoundStep(
         steps.make_sentiment_step(Adam.of(stage), shape, self.mesh), seed),
@@ -347,15 +339,11 @@ class Curriculum:
     if processes.is_first():
       shutil.rmtree(stage.directory, ignore_errors=True)  # of an interrupted import
     processes.share()
-    params = published.load(stage.params_template())
+    params = published.load(stage.state_template().params)
     summary = stage.evaluate(params) | {'unrelated_cosine': self._unrelated_cosine(params)}
-    store = CheckpointStore(stage.directory, keep=1, log=self.log)
-    try:
-      store.finish(0, {'params': params}, stage.identity, final=True)
-    finally:
-      store.close()
-    write_done(stage.directory, step=0, digest=params_digest(params), identity=stage.identity,
-               summary=summary | {'imported': {'published': published.digest}})
+    save_untrained(
+      stage.directory, {'params': params}, stage.identity, digest=params_digest(params),
+      summary=summary | {'imported': {'published': published.digest}}, log=self.log)
     self.log(f'[lm] the published model: perplexity {summary["perplexity"]:.2f} of a token of the '
              f'validation text; h-bar of unrelated places has cosine '
              f'{summary["unrelated_cosine"]:.3f}')
@@ -396,13 +384,9 @@ class Curriculum:
     state = steps.init_lm_state(
       self.model, self.config.lm, self.mesh, seed=0, params=params)
     found = stage.evaluate(state.params)
-    store = CheckpointStore(stage.directory, keep=1, log=self.log)
-    try:
-      store.finish(0, state, stage.identity, final=True)
-    finally:
-      store.close()
-    write_done(stage.directory, step=0, digest=params_digest(state.params),
-               identity=stage.identity, summary=found | {'imported': dict(source)})
+    save_untrained(
+      stage.directory, state, stage.identity, digest=params_digest(state.params),
+      summary=found | {'imported': dict(source)}, log=self.log)
     return found
 
   def _evaluate_lm(

@@ -11,7 +11,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,25 +33,13 @@ from fairjax.train.checkpoints import (
 )
 from fairjax.train.goodput import read_goodput
 from fairjax.train.memory import check_state, compile_step
-from fairjax.train.metrics import IntervalMetrics, Metrics, MetricWriter
+from fairjax.train.metrics import IntervalMetrics, MetricWriter
 from fairjax.train.optimizer import learning_rate
 from fairjax.train.sharding import check_batch_size, to_devices
-from fairjax.train.steps import Params, TrainState
+from fairjax.train.steps import BoundStep, Params, TrainState
 from fairjax.train.watch import Watch
 
 Batch = Mapping[str, np.ndarray]
-
-
-class Step(Protocol):
-  """A jitted training step; see `steps.bind`."""
-
-  def __call__(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
-               ) -> tuple[TrainState, Metrics]:
-    """The state after one update, and its metrics."""
-
-  def lower(self, state: TrainState, batch: Mapping[str, jax.Array], rate: np.float32
-            ) -> jax.stages.Lowered:
-    """The program of the same arguments."""
 
 
 class TrainingDiverged(Fault):
@@ -66,7 +54,7 @@ class Stage:
   config: TrainConfig  # steps, intervals, optimizer
   mesh: Mesh
   init_state: Callable[[], TrainState]  # makes the state of step 0
-  step: Step
+  step: BoundStep
   batches: Callable[[int], Iterator[Batch]]  # first step -> this process's rows from that step on
   batch_name: Callable[[int], str]  # step -> text that finds the batch again
   work_per_step: int  # for the throughput, over all processes, in `work_unit`
@@ -78,8 +66,7 @@ class Stage:
   # Only a stage that is saved needs these; `run_unsaved` does not.
   directory: pathlib.Path = pathlib.Path()
   identity: Identity | None = None
-  # Abstract parameters and state (`jax.ShapeDtypeStruct` with shardings)
-  params_template: Callable[[], Params] | None = None
+  # The state as `jax.ShapeDtypeStruct` with shardings
   state_template: Callable[[], TrainState] | None = None
 
 
@@ -89,10 +76,10 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   A finished stage whose last checkpoint is damaged is trained again from an older one. `Preempted`
   (a signal came) and `TrainingDiverged` are raised after the last good state is saved.
   """
-  assert stage.identity and stage.params_template and stage.state_template
+  assert stage.identity and stage.state_template
   try:
     if read_done(stage.directory) is not None:
-      params = load_params(stage.directory, stage.params_template(), stage.identity)
+      params = load_params(stage.directory, stage.state_template().params, stage.identity)
       log(f'[{stage.name}] finished earlier: nothing to do')
       return params
   except Damaged as e:

@@ -193,6 +193,14 @@ def tree_shardings(abstract: Any, mesh: Mesh) -> Any:
   return shardings
 
 
+def sharded_shapes(tree: Any, shardings: Any) -> Any:
+  """Arrays, or their shapes, as `jax.ShapeDtypeStruct` with a tree of shardings or one for all."""
+  if isinstance(shardings, NamedSharding):
+    shardings = jax.tree.map(lambda _: shardings, tree)
+  return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=sharding), tree, shardings)
+
+
 def own_rows(batches: Iterable[Mapping[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
   """This process's rows of batches that hold those of all processes."""
   index, count = jax.process_index(), jax.process_count()

@@ -29,6 +29,7 @@ from fairjax.train.sharding import (
   model_problems,
   on_mesh,
   replicated,
+  sharded_shapes,
   tree_shardings,
 )
 
@@ -294,8 +295,7 @@ def params_template(model: CausalLM, mesh: Mesh) -> Params:
   _check_model(model, mesh)
   abstract = jax.eval_shape(model.init, jax.random.key(0))
   shardings = tree_shardings(abstract, mesh)
-  return jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
-    leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
+  return sharded_shapes(nn.unbox(abstract), shardings)
 
 
 def init_lm_state(
@@ -328,8 +328,7 @@ def _make_init(
   _check_model(model, mesh)
   abstract = jax.eval_shape(init, jax.random.key(0), None)
   shardings = tree_shardings(abstract, mesh).replace(memory=state_sharding(model, mesh))
-  template = jax.tree.map(lambda leaf, sharding: jax.ShapeDtypeStruct(
-    leaf.shape, leaf.dtype, sharding=sharding), nn.unbox(abstract), shardings)
+  template = sharded_shapes(nn.unbox(abstract), shardings)
   return jax.jit(lambda key, given: nn.unbox(init(key, given)), out_shardings=shardings), template
 
 
@@ -445,18 +444,8 @@ def init_sentiment_state(
 
 def sentiment_state_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> TrainState:
   """What `init_sentiment_state` makes, as `jax.ShapeDtypeStruct` with shardings."""
-  abstract = jax.eval_shape(
-    functools.partial(_init_sentiment_state, model_dim, stage), jax.random.key(0))
-  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(
-    leaf.shape, leaf.dtype, sharding=replicated(mesh)), abstract)
-
-
-def sentiment_template(model_dim: int, stage: SentimentConfig, mesh: Mesh) -> Params:
-  """Abstract parameters (`jax.ShapeDtypeStruct` with shardings) of f_sh."""
-  abstract = jax.eval_shape(
-    functools.partial(_init_projection, model_dim, stage), jax.random.key(0))
-  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(
-    leaf.shape, leaf.dtype, sharding=replicated(mesh)), abstract)
+  init = functools.partial(_init_sentiment_state, model_dim, stage)
+  return sharded_shapes(jax.eval_shape(init, jax.random.key(0)), replicated(mesh))
 
 
 @functools.lru_cache
@@ -512,12 +501,8 @@ def _check_model(model: CausalLM, mesh: Mesh) -> None:
 
 
 def _init_sentiment_state(model_dim: int, stage: SentimentConfig, key: jax.Array) -> TrainState:
-  return TrainState.fresh(_init_projection(model_dim, stage, key), Adam.of(stage))
-
-
-def _init_projection(model_dim: int, stage: SentimentConfig, key: jax.Array) -> Params:
-  module = Projection.of(stage).module()
-  return nn.unbox(module.init(key, jnp.zeros((1, model_dim)))['params'])
+  params = Projection.of(stage).module().init(key, jnp.zeros((1, model_dim)))['params']
+  return TrainState.fresh(nn.unbox(params), Adam.of(stage))
 
 
 class BoundStep:

@@ -192,11 +192,11 @@ def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
-  ({'n_token': 'a', 'd_head': 8.5}, "n_token='a' is not a whole number; d_head=8.5 is not"),
-  ({'n_layer': None}, 'lack: n_layer'),
-  ({'d_model': -32}, 'd_model=-32 is too small'),
-  ({'cutoffs': 20}, 'cutoffs=20 is not a list'),
-  ({'cutoffs': [20, 'b']}, 'cutoffs=.* is not a list, of which each is a whole number'),
+  ({'n_token': 'a', 'd_head': 8.5}, 'arguments: Expected `int`, got `(str|float)` - at `.*(n_token|d_head)`'),
+  ({'n_layer': None}, 'n_layer'),
+  ({'d_model': -32}, 'int` >= 1 - at `.*d_model`'),
+  ({'cutoffs': 20}, 'array`, got `int` - at `.*cutoffs`'),
+  ({'cutoffs': [20, 'b']}, 'int`, got `str` - at `.*cutoffs'),
   ({'cutoffs': [60, 20]}, r'cutoffs=\[60, 20\] must rise'),
   ({'cutoffs': [20], 'div_val': 3}, 'div_val=3 .* does not divide d_model=32'),
   ({'cutoffs': [20], 'div_val': 2, 'tie_projs': [True]}, 'tie_projs has 1 values, there are 2'),

@@ -1,12 +1,8 @@
 """Checkpoints: what verifies is used, what does not is moved aside, and nothing starts anew."""
 
-import asyncio
 import dataclasses
-import gc
 import json
-import logging
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -282,43 +278,6 @@ def test_a_failed_write_is_reported_without_stacks(tmp_path, repository):
                          timeout=120, stdin=subprocess.DEVNULL)
   assert 'error: step 1 could not be written' in found.stderr, found.stderr[-2000:]
   assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
-
-
-_FAILING = """
-async def write():
-  raise ValueError('File too large')
-"""
-
-
-@pytest.fixture(params=['orbax', 'own'])
-def library(request, tmp_path):
-  """A folder of the library, and one of a user."""
-  (tmp_path / request.param).mkdir()
-  return tmp_path / request.param
-
-
-def test_only_forgotten_writes_of_orbax_are_left_out_of_what_asyncio_says(library, caplog):
-  checkpoints.install()
-  (library / 'io.py').write_text(_FAILING)
-  write = runpy.run_path(str(library / 'io.py'))['write']
-
-  async def forget():
-    await asyncio.wait([asyncio.get_running_loop().create_task(write())])
-
-  asyncio.run(forget())
-  gc.collect()
-  shown = [line for line in caplog.messages if line.startswith('Task exception')]
-  assert len(shown) == (library.name == 'own') == caplog.text.count('ValueError: File too large')
-
-
-def test_nothing_else_is_left_out_of_what_asyncio_says(caplog):
-  checkpoints.install()
-  logger = logging.getLogger('asyncio')
-  logger.error('_GatheringFuture exception was never retrieved\nfuture: <...>')
-  logger.error('Task exception was never retrieved')
-  logger.error('another\nTask exception was never retrieved')
-  assert caplog.messages == ['Task exception was never retrieved',
-                             'another\nTask exception was never retrieved']
 
 
 def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):
