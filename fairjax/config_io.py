@@ -15,7 +15,6 @@ import inspect
 import io
 import itertools
 import json
-import math
 import os
 import pathlib
 import re
@@ -26,6 +25,8 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from fairjax.config import Config
 from fairjax.config_checks import validate
@@ -267,41 +268,29 @@ def config_differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> 
 
 
 def _parse(text: str, kind: Any, what: str) -> Any:
+  if kind is str:
+    return text
   try:
-    if kind is bool:
-      return {'true': True, 'false': False, '1': True, '0': False}[text.lower()]
-    if kind is int:
-      return int(text)
-    if kind is float:
-      value = float(text)
-      if not math.isfinite(value):
-        raise ValueError(text)
-      return value
-    if kind is str:
-      return text
+    if typing.get_origin(kind) is not tuple:
+      return msgspec.convert(text, kind, strict=False)
     element = typing.get_args(kind)[0]
     if text[:1] not in '([':
       parts = _elements(text, ',') if element is str else _split(text, ',')
       return tuple(_parse(v, element, what) for v in parts)
-    return tuple(_coerce(v, element, what) for v in ast.literal_eval(text))
-  except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as e:
-    if isinstance(e, UserError):
-      raise
-    name = getattr(kind, '__name__', str(kind)) if typing.get_args(kind) == () else str(kind)
+    return _coerce(ast.literal_eval(text), kind, what)
+  except UserError:
+    raise
+  except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    name = str(kind) if typing.get_args(kind) else kind.__name__
     shown = text if len(text) <= 80 else f'{text[:80]}...'
     raise UserError(f"{what}: '{shown}' is not a valid {name}") from None
 
 
 def _coerce(value: Any, kind: Any, what: str) -> Any:
-  if typing.get_origin(kind) is tuple:
-    if not isinstance(value, tuple | list):
-      raise UserError(f'{what}: {value!r} is not a tuple')
-    return tuple(_coerce(v, typing.get_args(kind)[0], what) for v in value)
-  if kind is float and isinstance(value, int) and not isinstance(value, bool):
-    return float(value)
-  if type(value) is not kind:
-    raise UserError(f'{what}: {value!r} is {type(value).__name__}, not {kind.__name__}')
-  return value
+  try:
+    return msgspec.convert(value, kind)
+  except msgspec.ValidationError as e:
+    raise UserError(f'{what}: {e}') from None
 
 
 # Fields of earlier versions that change no result -> why they have no effect any more.
