@@ -110,12 +110,8 @@ def _expanded(value: Any) -> Any:
 def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config:
   """Reads `FILE.py[:args]` or a saved `config.json`, applies overrides, and validates.
 
-  Args:
-    spec: path of a config file, with its argument after a colon.
-    overrides: dotted field name -> value as text, e.g. `{'model.num_layers': '12'}`.
-
-  Raises:
-    UserError: missing file, unknown variant or field (nearest name), wrong type, invalid value.
+  `overrides` maps dotted field names to values as text, e.g. `{'model.num_layers': '12'}`.
+  `UserError`: missing file, unknown variant or field (nearest name), wrong type, invalid value.
   """
   path, _, arg = spec.partition(':')
   path = _find_config(path)

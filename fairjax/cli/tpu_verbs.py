@@ -96,11 +96,11 @@ def _one(
     advice,
     analyse,
     describe,
-    gib,
     options_of,
     shortage,
     smallest_slice,
   )
+  from fairjax.train.memory import format_size
 
   chip, begun = where.chip.name, None
   if not smallest:
@@ -119,7 +119,7 @@ def _one(
   lacking = begun or search.closest
   lacks = shortage(lacking) if lacking else program
   if begun and found:
-    left = f'({gib(-found.bytes_over)} left)'
+    left = f'({format_size(-found.bytes_over)} left)'
     show(f'  the smallest slice of {chip} from it on that fits: {options} {left}')
     show(f'  or, not compiled: {more["advice"]}')
     return begun.to_dict() | more | {'smallest': found.to_dict(), 'options': options}, (

@@ -42,27 +42,19 @@ _LOCAL = ('localhost', '127.0.0.1', '::1')
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-  """A model behind an OpenAI-compatible endpoint, and how it is asked.
+  """A model behind an OpenAI-compatible endpoint, and how it is asked."""
 
-  Attributes:
-    url: base address, e.g. 'http://localhost:8000/v1'.
-    model: its name there.
-    chat: ask /chat/completions, the instruction as the system's message and the prompt as the
-      user's; False: /completions, which continues the prompt itself.
-    instruction: of `chat`; each record keeps it.
-    body: further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out.
-    concurrency: requests under way at a time.
-    timeout: seconds for one request.
-    pause: seconds of the first pause before a request is sent again, and of the longest one.
-  """
-
-  url: str
-  model: str
+  url: str  # base address, e.g. 'http://localhost:8000/v1'
+  model: str  # its name there
+  # Ask /chat/completions, the instruction as the system's message and the prompt as the user's;
+  # False: /completions, which continues the prompt itself
   chat: bool = False
-  instruction: str = INSTRUCTION
+  instruction: str = INSTRUCTION  # of `chat`; each record keeps it
+  # Further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out
   body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  concurrency: int = 8
-  timeout: float = 120.0
+  concurrency: int = 8  # requests under way at a time
+  timeout: float = 120.0  # seconds of one request
+  # Seconds of the first pause before a request is sent again, and of the longest one
   pause: tuple[float, float] = (1.0, 60.0)
 
 
@@ -71,26 +63,18 @@ def sample_endpoint(
   rewordings: bool = False, prices: tuple[float, float] | None = None,
   log: Callable[[str], None] = print,
 ) -> None:
-  """Asks for continuations of every prefix of an attribute and records them.
+  """Asks for continuations of every prefix of an attribute and records them in `output`.
 
   Of `sample` count `samples`, `max_new_tokens` and `temperature`. The same call continues an
   interrupted file, extends it to more samples, and leaves a complete one alone. An answer that
   stops for the content filter or has no choices is an empty continuation, as a refusal is. The
-  prompt at the beginning of a chat's answer is taken out. Both are counted.
+  prompt at the beginning of a chat's answer is taken out. Both are counted. The key is that of the
+  environment variable FAIRJAX_ENDPOINT_KEY; `prices` are those of a million tokens that are read
+  and written, for the cost in the log.
 
-  Args:
-    endpoint: the model. The key is that of the environment variable FAIRJAX_ENDPOINT_KEY.
-    attribute: its templates and values are the prompts.
-    output: `.jsonl` or `.jsonl.gz`.
-    sample: how many, how long, temperature.
-    rewordings: also the rewordings of the templates.
-    prices: of a million tokens that are read and written, for the cost in the log.
-    log: called with lines of progress.
-
-  Raises:
-    UserError: the endpoint refuses the key, the model or a request, is not reachable, or answers
-      otherwise than expected; the file belongs to another model or other settings. What was
-      answered is in the file.
+  `UserError`: the endpoint refuses the key, the model or a request, is not reachable, or answers
+  otherwise than expected; the file belongs to another model or other settings. What was answered is
+  in the file.
   """
   path = pathlib.Path(output)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
@@ -99,7 +83,7 @@ def sample_endpoint(
     identity = work_identity(
       attribute, prefixes, sample, model=endpoint.model, coupled=False, endpoint=client.address,
       instruction=endpoint.instruction if endpoint.chat else '', body=dict(endpoint.body))
-    complete, _, _ = open_records(path, identity, work, sample, endpoint.model, log)
+    complete, _ = open_records(path, identity, work, sample, endpoint.model, log)
     if complete is None:
       try:
         _ask_all(client, work, endpoint, log)

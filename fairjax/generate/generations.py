@@ -90,7 +90,6 @@ class GenerationSummary:
   sampled: int  # by this call; 0 when the file was complete
   tokens: int  # of those
   seconds: float  # of the sampling, compilation included
-  repaired_bytes: int  # of an interrupted append, which were removed
   at_limit: int  # of the sampled ones, continuations that reached `max_new_tokens`
 
 
@@ -151,10 +150,10 @@ def generate(
     attribute, prefixes, sample, model=model, coupled=coupled, card=dict(card or {}),
     model_config=decoder.describe(), vocabulary=vocabulary.fingerprint, **_asked(vocabulary))
   opened = open_records(path, identity, work, sample, model, log) if processes.is_first() else None
-  complete, repaired, done = processes.share(opened)
+  complete, done = processes.share(opened)
   if complete is not None:
-    return GenerationSummary(path, complete, 0, 0, 0.0, 0, 0)
-  work.restore(done)
+    return GenerationSummary(path, complete, 0, 0, 0.0, 0)
+  work.done[:] = done
   counts = _Counts()
   writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
   watching = Watch('sample', path.parent if hang else None, hang or LogConfig())
@@ -173,7 +172,7 @@ def generate(
   log(f'{path}: {work.done.size:,} records, {counts.rate()}, {counts.seconds:.1f} s'
       + (f', {counts.at_limit:,} at the length limit' if counts.at_limit else ''))
   return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
-                           repaired, counts.at_limit)
+                           counts.at_limit)
 
 
 def check_inputs(
@@ -211,23 +210,22 @@ def check_inputs(
 
 def open_records(
   path: pathlib.Path, identity: dict[str, Any], work: 'Work', sample: SampleConfig, model: str,
-  log: Callable[[str], None]) -> tuple[int | None, int, str]:
-  """Makes the file ready: (records if it is complete, bytes removed, `Work.save` of the rest)."""
+  log: Callable[[str], None]) -> tuple[int | None, list[list[bool]]]:
+  """Makes the file ready: (records if it is complete, `Work.done` for other processes)."""
   manifest_path = manifest_of(path)
   manifest = _check_manifest(path, manifest_path, identity)
   if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
     check_complete(path)
     log(f"{path}: complete ({manifest['records']} records)")
-    return manifest['records'], 0, ''
+    return manifest['records'], []
   state = {'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size}
   write_sealed_json(manifest_path, {**state, 'complete': False})
-  repaired = repair(path)
-  if repaired:
-    log(f'{path}: removed {repaired} bytes of an interrupted append')
+  if removed := repair(path):
+    log(f'{path}: removed {removed} bytes of an interrupted append')
   if path.is_file() and path.stat().st_size:
     work.mark_done(read_records(path, repair=True), model)
     log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
-  return None, repaired, work.save()
+  return None, work.done.tolist()
 
 
 def seal_records(identity: Mapping[str, Any], work: 'Work', sample: SampleConfig) -> None:
@@ -300,15 +298,6 @@ class Work:
     for prefix in prefixes:
       self.templates.setdefault((prefix.template, prefix.rewording), []).append(prefix.value)
     self.done = np.zeros((len(prefixes), samples), bool)
-
-  def save(self) -> str:
-    """The recorded samples as text, for `restore` in another process."""
-    return np.packbits(self.done).tobytes().hex()
-
-  def restore(self, saved: str) -> None:
-    """Takes over what `save` gave."""
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(saved), np.uint8), count=self.done.size)
-    self.done = bits.astype(bool).reshape(self.done.shape)
 
   def batches(self, template: tuple[int, int], batch_size: int) -> Iterator[range]:
     """Batches of sample indices that some value lacks."""

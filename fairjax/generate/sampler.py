@@ -59,24 +59,25 @@ def sample_continuations(
   prefix_len: int = 0,
   mesh: Mesh | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Samples continuations of the prefixes of one template.
+  """Samples continuations of the prefixes (A lists of ids, none empty) of one template.
 
   Compiles once for each combination of decoder, number of prefixes, batch size, padded length of
   the prefixes and the keyword options; parameters, prefixes, template, samples, seed and
-  temperature may change.
+  temperature may change. A text ends at `eos_id` or an id of `end_ids`, or with one of `stop_ids`,
+  which is part of it.
 
   Args:
     params: of the model.
     decoder: the model.
-    prefixes: A lists of ids, none of them empty.
+    prefixes: of the A values.
     template: index in [0, 2**32); selects the noise.
     samples: sample indices in [0, 2**32), in any order.
     seed: in [0, 2**64).
-    max_new_tokens: most tokens of a continuation, at least 1.
+    max_new_tokens: of a continuation, at least 1.
     temperature: > 0; divides the logits.
-    eos_id: id that ends a text.
-    end_ids: further ids that end a text as `eos_id` does.
-    stop_ids: further ids that end a text, and are part of it.
+    eos_id: ends a text, and pads prefixes.
+    end_ids: end a text too.
+    stop_ids: end a text too, and are part of it.
     values: with `coupled=False`, the value index of each prefix (default: its position).
     coupled: share the noise among the prefixes. False draws independent samples.
     batch_size: samples at a time for all prefixes; 0: all. The last batch is padded.
@@ -84,12 +85,9 @@ def sample_continuations(
     mesh: devices to split the samples of a batch over; all its axes together.
 
   Returns:
-    tokens: `[A, R, max_new_tokens]` int32. The id that ended a text stays, followed by 0.
-    lengths: `[A, R]` int32 in [0, max_new_tokens], tokens of the text without the id
-      of its end.
-
-  Raises:
-    ValueError: an argument is out of range, or a text would have more positions than the model.
+    `[A, R, max_new_tokens]` int32, the id that ended a text followed by 0, and `[A, R]` int32, the
+    tokens of each text without the id of its end. ValueError: an argument is out of range, or a
+    text would have more positions than the model.
   """
   if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
     raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
@@ -97,14 +95,8 @@ def sample_continuations(
   devices = 1 if mesh is None else mesh.size
   batch_size = -(-batch_size // devices) * devices
   longest = max(prefix_len, *map(len, prefixes))
-  limit = decoder.max_positions
-  if limit is not None and max(map(len, prefixes)) + max_new_tokens > limit:
-    raise ValueError(f'a prefix of {max(map(len, prefixes))} tokens and {max_new_tokens} new ones, '
-                     f'but the model has {limit} positions')
-  padded = np.full((len(prefixes), -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET), eos_id, np.int32)
-  for row, prefix in zip(padded, prefixes, strict=True):
-    row[-len(prefix):] = prefix
-  lengths = np.array([len(p) for p in prefixes], np.int32)
+  _check_positions(decoder, prefixes, max_new_tokens)
+  padded, lengths = _left_padded(prefixes, longest, eos_id)
   rows = np.array(range(len(prefixes)) if values is None else values, np.uint32)
   if rows.shape != lengths.shape:
     raise ValueError(f'{len(rows)} values for {len(prefixes)} prefixes')
@@ -124,6 +116,23 @@ def sample_continuations(
     return np.zeros((*shape, max_new_tokens), np.int32), np.zeros(shape, np.int32)
   tokens, sizes = (np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
   return tokens, sizes
+
+
+def _check_positions(decoder: Decoder, prefixes: Sequence[Sequence[int]], new_tokens: int) -> None:
+  longest, limit = max(map(len, prefixes)), decoder.max_positions
+  if limit is not None and longest + new_tokens > limit:
+    raise ValueError(f'a prefix of {longest} tokens and {new_tokens} new ones, but the model has '
+                     f'{limit} positions')
+
+
+def _left_padded(
+  prefixes: Sequence[Sequence[int]], longest: int, pad_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Prefixes `[A, Q]` int32, Q a multiple of `PREFIX_BUCKET`, and their lengths `[A]`."""
+  padded = np.full((len(prefixes), -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET), pad_id, np.int32)
+  for row, prefix in zip(padded, prefixes, strict=True):
+    row[-len(prefix):] = prefix
+  return padded, np.array([len(p) for p in prefixes], np.int32)
 
 
 @functools.cache
@@ -235,19 +244,13 @@ def next_token_log_probs(
   """
   encoded = [vocabulary.prompt_ids(p.text) for p in prefixes]
   longest = max(map(len, encoded))
-  if decoder.max_positions is not None and longest > decoder.max_positions:
-    raise ValueError(f'a prefix of {longest} tokens, but the model has {decoder.max_positions} '
-                     'positions')
-  width = -(-longest // PREFIX_BUCKET) * PREFIX_BUCKET
+  _check_positions(decoder, encoded, 0)
   templates: dict[int, list[list[int]]] = {}
   for prefix, ids in zip(prefixes, encoded, strict=True):
     templates.setdefault(prefix.template, []).append(ids)
   found = []
   for rows in templates.values():
-    padded = np.full((len(rows), width), vocabulary.eos_id, np.int32)
-    for row, ids in zip(padded, rows, strict=True):
-      row[-len(ids):] = ids
-    lengths = np.array([len(ids) for ids in rows], np.int32)
+    padded, lengths = _left_padded(rows, longest, vocabulary.eos_id)
     logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
     logits = logits[:, :vocabulary.size]
     logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws

@@ -47,15 +47,6 @@ class Memory:
     """Sets the length to 0 in the rows where `mask` is true: a new text starts there."""
     return dataclasses.replace(self, length=jnp.where(mask, 0, self.length))
 
-  def split_rows(self, parts: int) -> 'Memory':
-    """Memory of hidden states `[parts, L, B / parts, M, D]`; see `split_rows`."""
-    return Memory(hidden=split_rows(self.hidden, parts, axis=1),
-                  length=split_rows(self.length, parts))
-
-  def join_rows(self) -> 'Memory':
-    """Inverts `Memory.split_rows`."""
-    return Memory(hidden=join_rows(self.hidden, axis=1), length=join_rows(self.length))
-
 
 def split_rows(x: jax.Array, parts: int, *, axis: int = 0) -> jax.Array:
   """Part i, on a new leading axis, has the rows i, i + parts, ... of an axis."""
@@ -125,6 +116,12 @@ def at_pieces(
   return found.reshape(found.shape[0], -1, found.shape[-1])
 
 
+def at_places(x: Float[Array, 'B T D'], places: Int[Array, 'B J']) -> Float[Array, 'B J D']:
+  """States at places of a row, as an exact matmul: its gradient is no scatter."""
+  chosen = jax.nn.one_hot(places, x.shape[1], dtype=x.dtype)
+  return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
+
+
 @flax.struct.dataclass
 class Documents:
   """The documents of a row, which do not see each other."""
@@ -165,16 +162,13 @@ class Output:
 
 @runtime_checkable
 class State(Protocol):
-  """State that a segment passes to the next one; a pytree, perhaps without a leaf."""
+  """State that a segment passes to the next one; a pytree, perhaps without a leaf.
+
+  Rows are on axis 0 of leaves with one axis, on axis 1 of others (behind that of the layers).
+  """
 
   def reset(self, mask: Bool[Array, 'B']) -> 'State':
     """Forgets the rows where `mask` is true."""
-
-  def split_rows(self, parts: int) -> 'State':
-    """Leaves with a leading axis of `parts`; part i has the rows i, i + parts, ..."""
-
-  def join_rows(self) -> 'State':
-    """Inverts `split_rows`."""
 
 
 S = TypeVar('S', bound=State)
@@ -206,10 +200,8 @@ class CausalLM(Protocol[S]):
   def init_state(self, batch_size: int, *, cached: bool = False) -> S:
     """The state at the beginning of every row's text.
 
-    Args:
-      batch_size: B.
-      cached: keep keys and values instead of hidden states, for constant parameters; the same
-        outputs with less work.
+    `cached` keeps keys and values instead of hidden states, for constant parameters: the same
+    outputs with less work.
     """
 
   def state_axes(self, *, cached: bool = False) -> S:
@@ -244,22 +236,16 @@ class CausalLM(Protocol[S]):
     self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
   ) -> Float[Array, '']:
     """Mean of `nll`, for training; differentiable once."""
+    return jnp.mean(self.nll(params, hidden, targets))
 
   def decoder(self) -> Decoder:
     """Cached decoding with the same parameters, for sampling."""
 
 
 def init_memory(config: ModelConfig, batch_size: int, *, cached: bool = False) -> Memory:
-  """Builds an empty memory, with which a text starts.
+  """An empty memory, with which a text starts: zeros in the compute dtype, none of them valid.
 
-  Args:
-    config: of the model.
-    batch_size: B.
-    cached: keep keys and values, for evaluation; the same outputs with less work.
-
-  Returns:
-    Zeros of shape `[L, B, M, D]`, or `[L, 2, N, B, M, H]`, in the compute dtype, none of them
-    valid.
+  `[L, B, M, D]`, or `cached` `[L, 2, N, B, M, H]`; see `CausalLM.init_state`.
   """
   c = config
   shape: tuple[int, ...] = (c.num_layers, batch_size, c.memory_len, c.model_dim)

@@ -35,6 +35,7 @@ from fairjax.model.causal_lm import (
   Pairs,
   Params,
   at_pieces,
+  at_places,
 )
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
@@ -57,14 +58,6 @@ class NoState:
 
   def reset(self, mask: Bool[Array, 'B']) -> 'NoState':
     """Nothing to forget."""
-    return self
-
-  def split_rows(self, parts: int) -> 'NoState':
-    """No leaf to split."""
-    return self
-
-  def join_rows(self) -> 'NoState':
-    """Inverts `split_rows`."""
     return self
 
 
@@ -226,13 +219,13 @@ class DecoderModel(CausalLM['NoState']):
       of_branch = [x[:, size:].reshape(*pieces.shape, -1) for x in (now, before, normed)]
       here, there, _ = branches.compared()
       pairs = Pairs(
-        h_bar=self._h_bar(params, *(_pick(x, here) for x in main)),
+        h_bar=self._h_bar(params, *(at_places(x, here) for x in main)),
         h_bar_branch=self._h_bar(params, *(at_pieces(x, there) for x in of_branch[:2])),
-        hidden=_pick(hidden, branches.original_end),
+        hidden=at_places(hidden, branches.original_end),
         hidden_branch=at_pieces(of_branch[2], branches.value_end))
     h_bar_at = None
     if positions is not None:
-      h_bar_at = self._h_bar(params, *(_pick(x, positions) for x in main))
+      h_bar_at = self._h_bar(params, *(at_places(x, positions) for x in main))
     return Output(hidden=partitioning.constrain(hidden, 'rows'), state=state, pairs=pairs,
                   h_bar_at=h_bar_at)
 
@@ -256,12 +249,6 @@ class DecoderModel(CausalLM['NoState']):
     table = jnp.asarray(params['embedding' if c.tied else 'output'])
     return table_nll(table, hidden, targets, dtype=c.dtype, cap=c.logit_cap,
                      precision=_precision(c))
-
-  def mean_nll(
-    self, params: Params, hidden: Float[Array, 'B T D'], targets: Int[Array, 'B T']
-  ) -> Float[Array, '']:
-    """See `CausalLM`."""
-    return jnp.mean(self.nll(params, hidden, targets))
 
   def decoder(self) -> 'CachedDecoder':
     """See `CausalLM`."""
@@ -472,12 +459,6 @@ def _wide_dtype(config):
 
 def _wide(x):
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _pick(x, positions):
-  """States [B, K, D] at positions [B, K], as an exact matmul: its gradient is no scatter."""
-  chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
-  return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
 
 
 class Prefix(NamedTuple):

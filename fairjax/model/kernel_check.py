@@ -25,12 +25,8 @@ def kernel_fault(
   """What is wrong with the kernel on this process's first device; '' if nothing.
 
   One row of the model's sizes, values and gradients of all arrays: the segment alone and, where the
-  model would compute them together, with its branches.
-
-  Args:
-    config: gives heads, sizes, dtype and block.
-    branches: (K, P), branches of a row and pieces of each; (0, 0): none.
-    interpret: run the kernel on any device, slowly.
+  model would compute them together, with its (K, P) branches. `interpret` runs the kernel on any
+  device, slowly.
   """
   device_kind = jax.local_devices()[0].device_kind
   barrel_shift = needs_barrel_shift(device_kind)

@@ -34,6 +34,7 @@ from fairjax.model.softmax import (
   parameter_table,
   project,
   softmax_projection,
+  tail_logits,
   vocabulary_clusters,
 )
 
@@ -44,15 +45,7 @@ _TAIL_TOKENS = 512  # tokens of a tail that are computed at a time
 def next_token_nll(
   logits: Float[Array, '*S V'], targets: Int[Array, '*S']
 ) -> Float[Array, '*S']:
-  """Negative log-likelihood of `targets`, nats per token.
-
-  Args:
-    logits: `[..., V]` float.
-    targets: `[...]` int in [0, V).
-
-  Returns:
-    `[...]` float32 (float64 for float64 logits) >= 0.
-  """
+  """Negative log-likelihood of `targets` in [0, V), nats >= 0, float32 or wider."""
   logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
   chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
   return jax.nn.logsumexp(logits, axis=-1) - chosen
@@ -87,16 +80,9 @@ def table_nll(
 ) -> Float[Array, 'B T']:
   """`token_nll` of a softmax that has a table of output embeddings and no biases.
 
-  Args:
-    table: whole, or split by word over devices; V need not be divisible by their number.
-    hidden: what the table is multiplied with.
-    targets: in [0, V).
-    dtype: of the products; sums are float32 or wider.
-    cap: logits go through cap * tanh(x / cap); 0: they do not.
-    precision: of the products, a value of `jax.default_matmul_precision`.
-
-  Returns:
-    Nats, float32 or wider.
+  The table is whole, or split by word over devices, whose number need not divide V. `dtype` and
+  `precision` (a value of `jax.default_matmul_precision`) are those of the products; sums are
+  float32 or wider. Logits go through cap * tanh(x / cap); 0: they do not.
   """
   words, width = table.shape
   rest = -words % partitioning.parts('vocab')
@@ -195,7 +181,7 @@ def _local_forward(static, params, hidden, targets):
   order, cluster, counts = _by_cluster(config, target)
   of_tail = jnp.zeros_like(normaliser)  # 0 for words of the head
   if tails:
-    gates = _gates(params, h)
+    gates = tail_logits(params, h)
     top = jnp.maximum(normaliser, gates.max(-1))
     normaliser = top + jnp.log(jnp.exp(normaliser - top) + jnp.exp(gates - top[:, None]).sum(-1))
     chosen += jnp.where(_gate_of(cluster, tails), gates, 0).sum(-1)
@@ -230,7 +216,7 @@ def _local_backward(static, params, hidden, targets, normalisers, gradient):
   d_h = partitioning.total(d_h, 'vocab')
   order, cluster, counts = _by_cluster(config, target)
   if tails:
-    gates = _gates(params, h)
+    gates = tail_logits(params, h)
     d_gates = (jnp.exp(gates - of_head[:, None]) - _gate_of(cluster, tails)) * g[:, None]
     narrow = d_gates.astype(h.dtype)
     grads['cluster_weight'] = jnp.einsum(
@@ -305,14 +291,6 @@ def _by_cluster(config, target):
 
 def _gate_of(cluster, tails):
   return cluster[:, None] == jnp.arange(1, len(tails) + 1)[None]
-
-
-def _gates(params, h):
-  """Logits [n, C] of the tails in the head."""
-  sum_dtype = jnp.promote_types(h.dtype, jnp.float32)
-  logits = jnp.einsum('ne,ce->nc', h, params['cluster_weight'].astype(h.dtype),
-                      preferred_element_type=sum_dtype)
-  return logits + params['cluster_bias'].astype(sum_dtype)[None]
 
 
 def _over_tokens(order, counts, i, step, carry):

@@ -73,8 +73,8 @@ def model_config_of_reference(
   if found.div_val > 1 and not cutoffs:
     raise UserError(f'reference checkpoint: div_val={found.div_val} without cutoffs is not covered')
   if found.d_model % found.div_val ** len(cutoffs):
-    raise UserError(f'reference checkpoint: div_val={found.div_val} to the power of {len(cutoffs)}, '
-                    f'the number of cutoffs, does not divide d_model={found.d_model}')
+    raise UserError(f'reference checkpoint: div_val={found.div_val} to the power of the '
+                    f'{len(cutoffs)} cutoffs does not divide d_model={found.d_model}')
   ties: tuple[bool, ...] = ()
   if cutoffs and found.div_val > 1:
     ties = found.tie_projs or (False, *(found.proj_share_all_but_first,) * len(cutoffs))

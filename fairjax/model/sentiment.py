@@ -29,17 +29,10 @@ class SentimentProjection(nn.Module):
   def __call__(
     self, h_bar: Float[Array, '*S D']
   ) -> tuple[Float[Array, '*S'], Float[Array, '*S E']]:
-    """Projects hidden states.
+    """The log-odds that the sentiment is positive, and the last hidden layer after ReLU (>= 0).
 
-    Args:
-      h_bar: `[..., D]` float, mean of the outputs of the last two layers (H-20).
-
-    Returns:
-      The log-odds that the sentiment is positive, `[...]`, and the last hidden layer after ReLU,
-      `[..., E]` >= 0 (the regulariser compares it, H-22); both float32 or wider.
-
-    Raises:
-      ValueError: `num_layers` < 2, which leaves no hidden layer.
+    The regulariser compares the latter (H-22); both are float32 or wider. `h_bar` is the mean of
+    the outputs of the last two layers (H-20).
     """
     if self.num_layers < 2:
       raise ValueError(f'num_layers={self.num_layers}: f_sh needs a hidden layer, so 2 or more')

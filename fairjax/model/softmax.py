@@ -146,20 +146,16 @@ def logits_and_bias(
   clusters = vocabulary_clusters(config)
   if len(clusters) == 1:
     return _cluster_logits_and_bias(params, config, clusters[0], hidden)
-  head, *tails = (cluster_logits(params, config, cluster, hidden) for cluster in clusters)
-  gates = tail_logits(params, config, hidden)
+  head, *tails = (logits + bias[(None,) * (hidden.ndim - 1)] for logits, bias in (
+    _cluster_logits_and_bias(params, config, cluster, hidden) for cluster in clusters))
+  states = project(hidden.astype(config.dtype), softmax_projection(params, clusters[0]))
+  gates = tail_logits(params, states)
   head = jax.nn.log_softmax(jnp.concatenate([head, gates], axis=-1), axis=-1)
   parts = [head[..., :clusters[0].size]]
   for i, tail in enumerate(tails):
     gate = head[..., clusters[0].size + i]
     parts.append(gate[..., None] + jax.nn.log_softmax(tail, axis=-1))
   return jnp.concatenate(parts, axis=-1), None
-
-
-def cluster_logits(params, config, cluster: Cluster, hidden: Array) -> Array:
-  """Logits [..., size] of one cluster's words."""
-  logits, bias = _cluster_logits_and_bias(params, config, cluster, hidden)
-  return logits + bias[(None,) * (hidden.ndim - 1)]
 
 
 def _cluster_logits_and_bias(params, config, cluster, hidden):
@@ -172,12 +168,10 @@ def _cluster_logits_and_bias(params, config, cluster, hidden):
   return logits[..., :cluster.size], bias[:cluster.size]
 
 
-def tail_logits(params, config, hidden: Array) -> Array:
-  """Logits [..., C] of the tail clusters in the head."""
-  sum_dtype = jnp.promote_types(jnp.dtype(config.dtype), jnp.float32)
-  head = vocabulary_clusters(config)[0]
-  hidden = project(hidden.astype(config.dtype), softmax_projection(params, head))
-  logits = word_products(hidden, params['cluster_weight'].astype(config.dtype), sum_dtype)
+def tail_logits(params: Mapping[str, Any], hidden: Float[Array, '*S E']) -> Float[Array, '*S C']:
+  """Logits of the tail clusters in the head, of states projected to its width."""
+  sum_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
+  logits = word_products(hidden, params['cluster_weight'].astype(hidden.dtype), sum_dtype)
   return logits + params['cluster_bias'].astype(sum_dtype)[(None,) * (hidden.ndim - 1)]
 
 

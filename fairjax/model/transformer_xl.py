@@ -31,6 +31,7 @@ from fairjax.model.causal_lm import (
   Pairs,
   Params,
   at_pieces,
+  at_places,
   init_memory,
 )
 from fairjax.model.decoding import TransformerXLDecoder
@@ -155,7 +156,7 @@ class TransformerXL(nn.Module):
     read_by_softmax = drop(self._final(main), keep_out, rate=c.hidden_dropout)
     h_bar_at = None
     if positions is not None:
-      h_bar_at = self._h_bar(_pick(main, positions), _pick(before[0], positions))
+      h_bar_at = self._h_bar(at_places(main, positions), at_places(before[0], positions))
     return Output(
       hidden=partitioning.constrain(read_by_softmax, 'rows'),
       state=Memory(hidden=kept, length=length),
@@ -221,9 +222,9 @@ class TransformerXL(nn.Module):
     if keep_out is not None:
       keep = at_positions(keep_out, end[:, :, None])[:, :, 0]
     return Pairs(
-      h_bar=self._h_bar(_pick(main, here), _pick(main_before, here)),
+      h_bar=self._h_bar(at_places(main, here), at_places(main_before, here)),
       h_bar_branch=self._h_bar(branch, branch_before),
-      hidden=_pick(hidden, end),
+      hidden=at_places(hidden, end),
       hidden_branch=drop(self._final(last), keep, rate=self.config.hidden_dropout))
 
 
@@ -235,12 +236,6 @@ def _initial(parameter: Parameter):
     return jnp.pad(rows, [(0, shape[0] - drawn[0])] + [(0, 0)] * (len(shape) - 1))
 
   return init if parameter.std else nn.initializers.zeros
-
-
-def _pick(x, positions):
-  """Rows `positions` [B, K] of `x` [B, T, D], as an exact matmul: its gradient is no scatter."""
-  chosen = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
-  return jnp.einsum('bkt,btd->bkd', chosen, x, precision=jax.lax.Precision.HIGHEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,22 +305,14 @@ def language_model(config: ModelConfig) -> CausalLM:
 
 
 def parameter_counts(config: ModelConfig) -> dict[str, int]:
-  """Counts the parameters by their abstract shapes.
+  """Counts of parameters by their shapes, without rows that only pad the vocabulary.
 
-  Args:
-    config: with its vocabulary size. Rows that only pad the vocabulary are left out.
-
-  Returns:
-    `total`, of which `layers` (with position biases and final norm) and `embedding` (with the
-    softmax, which is tied to it).
+  `total`, of which `layers` (with position biases and final norm) and `embedding` (with the
+  softmax, which is tied to it).
   """
-  tokens = jax.ShapeDtypeStruct((1, config.segment_len), jnp.int32)
-  memory = jax.eval_shape(lambda: init_memory(config, 1))
-  abstract = nn.unbox(jax.eval_shape(
-    TransformerXL(config).init, jax.random.key(0), tokens, memory))['params']
+  abstract = nn.unbox(jax.eval_shape(TransformerXLModel(config).init, jax.random.key(0)))
   table = parameter_table(config)
-  embedding = sum(
-    math.prod((p.rows, *p.shape[1:])) for p in table.values())
+  embedding = sum(math.prod((p.rows, *p.shape[1:])) for p in table.values())
   rest = {name: value for name, value in abstract.items() if name not in table}
   layers = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(rest))
   return {'total': layers + embedding, 'layers': layers, 'embedding': embedding}

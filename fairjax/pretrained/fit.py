@@ -126,7 +126,8 @@ class FineTuning:
     template = sharded_shapes(jax.eval_shape(self._init_state, params), replicated(self.mesh))
     return Stage(
       name=name, config=self.config, mesh=self.mesh, init_state=lambda: self._init(params),
-      state_template=lambda: template, step=self._step(seed), batches=lambda first: self._batches(seed, first),
+      state_template=lambda: template, step=self._step(seed),
+      batches=lambda first: self._batches(seed, first),
       batch_name=lambda step: 'step {1} of epoch {0}'.format(*divmod(step, self.epoch_steps)),
       work_per_step=self._batch_size, work_unit='rows', **more)
 

@@ -16,6 +16,7 @@ from fairjax.files import atomic_write, write_json
 from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
 from fairjax.tpu.cost import Analysis, analyse, splits
 from fairjax.tpu.programs import NoCompiler, sized
+from fairjax.train.memory import format_size
 
 # What `fairjax tpu compile` prints.
 
@@ -28,15 +29,17 @@ def describe(found: Analysis) -> list[str]:
   """Lines about one program on one slice."""
   mesh = ' '.join(f'{axis}={size}' for axis, size in found.mesh.items()) or 'one device'
   lines = [f'{found.part} on {found.topology}: mesh {mesh}, batch {found.batch_size}']
+  required, available = format_size(found.required), format_size(found.available)
   if not found.memory:
-    lines.append(f'  the compiler refuses it: needs {gib(found.required)} of '
-                 f'{gib(found.available)} a device, DOES NOT FIT, {found.bytes_over:,} bytes over')
+    lines.append(f'  the compiler refuses it: needs {required} of {available} a device, '
+                 f'DOES NOT FIT, {found.bytes_over:,} bytes over')
     return lines
-  lines.append('  ' + ', '.join(f'{name} {gib(size)}' for name, size in found.memory.items()))
-  verdict = (f'fits, {gib(-found.bytes_over)} left' if found.fits else
+  lines.append('  ' + ', '.join(
+    f'{name} {format_size(size)}' for name, size in found.memory.items()))
+  verdict = (f'fits, {format_size(-found.bytes_over)} left' if found.fits else
              f'DOES NOT FIT, {found.bytes_over:,} bytes over')
-  lines.append(f'  needs {gib(found.required)} of {gib(found.available)} that programs may use of '
-               f'{gib(found.hbm)} a device: {verdict}')
+  lines.append(f'  needs {required} of {available} that programs may use of '
+               f'{format_size(found.hbm)} a device: {verdict}')
   if found.cost:
     flops, size = _scaled(found.cost['flops'], 'FLOP'), _scaled(found.cost['bytes'], 'B')
     lines.append(f'  {flops} and {size} accessed on each device; the FLOPs take '
@@ -48,17 +51,10 @@ def describe(found: Analysis) -> list[str]:
 def shortage(found: Analysis) -> str:
   """Formats how much memory a program lacks, in one line."""
   split = f" with mesh.fsdp={found.mesh['fsdp']}" if 'fsdp' in found.mesh else ''
-  return (f'{found.program} needs {"" if found.memory else "at least "}{gib(found.required)} of '
-          f'{gib(found.available)} a device on {found.topology}{split}, {gib(found.bytes_over)} '
-          f'({found.bytes_over:,} bytes) too much')
-
-
-def gib(size: float) -> str:
-  """Bytes for people."""
-  for unit, digits, power in (('GiB', 2, 30), ('MiB', 1, 20)):
-    if abs(size) >= 2**power / 10:
-      return f'{size / 2**power:.{digits}f} {unit}'
-  return f'{size / 2**10:.1f} KiB'
+  return (f'{found.program} needs {"" if found.memory else "at least "}'
+          f'{format_size(found.required)} of {format_size(found.available)} a device on '
+          f'{found.topology}{split}, {format_size(found.bytes_over)} ({found.bytes_over:,} bytes) '
+          'too much')
 
 
 def _scaled(value: float, unit: str) -> str:
@@ -290,7 +286,7 @@ def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date:
   lines += ['', '## Chips', '',
             '| chip | devices a chip | HBM | may use | peak bf16 TFLOP/s | GB/s | source |',
             '|---|---|---|---|---|---|---|']
-  lines += [f'| {c.name} | {c.devices} | {gib(c.hbm)} | {gib(c.available_hbm)} | '
+  lines += [f'| {c.name} | {c.devices} | {format_size(c.hbm)} | {format_size(c.available_hbm)} | '
             f'{c.peak_flops / 1e12:g} | {c.bandwidth / 1e9:g} | {c.source} |'
             for c in CHIPS.values() if c.compiles]
   return '\n'.join(lines) + '\n'
@@ -300,8 +296,9 @@ def _row(cell: Cell, found: Mapping[str, Any]) -> list[str]:
   cost = found['cost']
   row = [f'`{cell.config}`', found['part'], cell.topology,
          str(find_slice(cell.topology).num_devices), str(found['batch_size']),
-         ('' if found['memory'] else 'over ') + gib(found['required']), gib(found['available']),
-         'yes' if found['fits'] else f"**no**, {gib(found['bytes_over'])} over"]
+         ('' if found['memory'] else 'over ') + format_size(found['required']),
+         format_size(found['available']),
+         'yes' if found['fits'] else f"**no**, {format_size(found['bytes_over'])} over"]
   if cost is None:
     return [*row, '-', '-', '-']
   return [*row, f"{cost['flops'] / 1e12:.2f}", f"{cost['bytes'] / 1e9:.1f}",

@@ -486,16 +486,10 @@ def write_done(
 
 
 def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | None = None) -> Any:
-  """Parameters of a finished stage.
+  """Parameters of a finished stage, as `abstract` (`jax.ShapeDtypeStruct` with shardings) says.
 
-  Args:
-    directory: the stage's folder.
-    abstract: tree of `jax.ShapeDtypeStruct` (with shardings) of the parameters.
-    identity: the expected one; None accepts any.
-
-  Raises:
-    Damaged: parameters or DONE are not what was written.
-    UserError: unfinished stage, or identity of another run.
+  `identity` is the expected one; None accepts any. `Damaged`: parameters or DONE are not what was
+  written. `UserError`: the stage is not finished, or belongs to another run.
   """
   done = read_done(directory)
   if done is None:

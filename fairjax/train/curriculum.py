@@ -107,13 +107,9 @@ def variant_stage(attribute: str, variant: Variant) -> StageSpec:
 
 
 def curriculum_stages(config: Config, until: str | None = None) -> list[StageSpec]:
-  """The stages of a run in their order, up to step `lm`, `sentiment` or `debias`.
+  """The stages of a run in their order, up to step `until`: lm, sentiment, debias; None: config's.
 
   Step 2 is left out where no variant reads f_sh.
-
-  Args:
-    config: of the run.
-    until: the last step; None: the config's.
   """
   until = until or config.until
   variants = debias_variants(config) if until == 'debias' else []
@@ -184,14 +180,10 @@ class Curriculum:
   published: Published | None = None  # its `model` is then that one
 
   def train(self, stages: Sequence[StageSpec]) -> dict[str, StageResult]:
-    """Trains the stages that are not done yet, in their order.
+    """Trains the stages that are not done yet, in their order; errors: see `loop.run_stage`.
 
-    Returns:
-      By name, the results that a later stage reads, and the last one. Parameters of others are
-      dropped before the next stage, so that the devices hold no more models than a stage needs.
-
-    Raises:
-      UserError, Preempted, TrainingDiverged, CheckpointError: see `loop.run_stage`.
+    Returns, by name, the results that a later stage reads, and the last one. Parameters of others
+    are dropped before the next stage, so that the devices hold no more models than a stage needs.
     """
     read, done = {SENTIMENT.name, *(spec.parent for spec in stages)}, dict[str, StageResult]()
     for spec in stages:
@@ -370,12 +362,8 @@ class Curriculum:
   def import_lm(self, params: Params, *, source: Mapping[str, Any]) -> dict[str, float]:
     """Puts given parameters in the place of step 1 and returns their validation metrics.
 
-    Args:
-      params: of the language model.
-      source: where they come from, JSON types; kept in the stage's DONE.
-
-    Raises:
-      UserError: the workdir has a language model already.
+    `source` (JSON types) says where they come from and is kept in the stage's DONE. `UserError`:
+    the workdir has a language model already.
     """
     if (self.workdir / LM.name).exists():
       raise UserError(f'{self.workdir / LM.name} exists: a model is imported into a workdir that '

@@ -36,21 +36,12 @@ def make_segment_nll(
 def evaluate_nll(
   model: CausalLM, params: Params, batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh
 ) -> tuple[float, int]:
-  """Total negative log-likelihood of a finite stream of batches, memory carried.
+  """(Sum of nats, number of tokens that count) of a finite stream of batches, memory carried.
 
-  The rows are the same on every mesh: where its devices do not divide them, each process adds rows
-  that nothing counts. A group of processes calls it together.
-
-  Args:
-    model: that is evaluated.
-    params: of the model, on the mesh.
-    batches: this process's rows, dicts with `inputs`, `targets` [B, T] int32, `reset` [B] bool and
-      `weights` [B, T] (1 for a token that counts, 0 for padding), those of decoders also
-      `segment_ids` and `positions`.
-    mesh: devices that share the rows.
-
-  Returns:
-    (sum of nats over the tokens that count, number of those tokens).
+  Batches hold this process's rows: `inputs`, `targets` [B, T] int32, `reset` [B] bool and `weights`
+  [B, T] (1 for a token that counts, 0 for padding), those of decoders also `segment_ids` and
+  `positions`. The rows are the same on every mesh: where its devices do not divide them, each
+  process adds rows that nothing counts. A group of processes calls it together.
   """
   memory, rows, total, tokens = None, 0, 0.0, 0
   names, more = ('inputs', 'targets', 'reset', 'weights'), ('segment_ids', 'positions')

@@ -207,11 +207,7 @@ def import_tracker(name: str) -> Any:
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Lines of a `metrics.jsonl`; a torn last line (killed while writing) is left out.
-
-  Raises:
-    Damaged: a line that is not what was written, naming file and line.
-  """
+  """Lines of a `metrics.jsonl`, a torn last one left out; `Damaged` names file and line."""
   found = read_json_lines(path)
   if found.damaged:
     raise Damaged(f'{path} is damaged (line {found.damaged[0]})')

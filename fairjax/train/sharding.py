@@ -46,15 +46,10 @@ WHERE_DIVIDED = ('kv_heads', 'words')
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None, *,
               field: str = '--config.mesh.') -> Mesh:
-  """Builds the mesh.
+  """Builds the mesh over `devices` (default: all), which may be those of a described slice.
 
-  Args:
-    config: its shape.
-    devices: default: all; `fairjax tpu compile` gives those of a described slice.
-    field: what an option of the mesh begins with, for messages.
-
-  Raises:
-    UserError: if the axes do not multiply to the number of devices.
+  `field` is what an option of the mesh begins with, for the `UserError` where the axes do not
+  multiply to the number of devices.
   """
   count = jax.process_count() if devices is None else 1
   devices = list(jax.devices() if devices is None else devices)
@@ -100,11 +95,7 @@ def check_batch_size(
 ) -> None:
   """Raises `UserError` unless the devices that share the rows divide each microbatch.
 
-  Args:
-    batch_size: rows over all devices.
-    mesh: of `make_mesh`.
-    field: of the configuration, for the message.
-    grad_accum_steps: microbatches of a batch.
+  `batch_size` counts rows over all devices; `field` is that of the configuration.
   """
   devices = math.prod(mesh.shape[axis] for axis in ROWS)
   unit = devices * grad_accum_steps

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from fairjax.config import DebiasConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.model import Branches, CausalLM, Documents, Params, SentimentProjection, State
-from fairjax.model.causal_lm import split_rows
+from fairjax.model.causal_lm import join_rows, split_rows
 from fairjax.model.decoder import with_adapters
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
@@ -191,19 +191,12 @@ def make_update(
 ) -> Callable:
   """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
 
-  Args:
-    loss_fn: a mean over the rows of the batch that it gets.
-    adam: the optimizer.
-    grad_accum_steps: number of microbatches that the batch is split into; their gradients are
-      averaged. The result is that of the whole batch up to rounding, except that dropout draws
-      other masks.
-    prepare: adds scalars of the whole batch to what each microbatch gets.
-
-  Returns:
-    `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`; the batch that the loss
-    gets also holds `step`, and the key is a function of (seed, step). Where the guard of the state
-    does not allow the update, parameters, optimizer and memory stay as they were, and the metric
-    `skipped` is 1 instead of 0.
+  The step is `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`. The loss is a
+  mean over the rows of the batch that it gets, which also holds `step` and what `prepare` adds:
+  scalars of the whole batch. The key is a function of (seed, step). Gradients of
+  `grad_accum_steps` microbatches are averaged: the result is that of the whole batch up to
+  rounding, except that dropout draws other masks. Where the guard of the state does not allow the
+  update, parameters, optimizer and memory stay as they were, and the metric `skipped` is 1.
   """
   def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -233,7 +226,8 @@ def _accumulate(gradient, state, batch, key, extra, count):
   """Means of the gradients and metrics over the microbatches, and the memory of all rows."""
   rows = {name: split_rows(x, count) for name, x in batch.items() if x.ndim}
   scalars = {name: x for name, x in batch.items() if not x.ndim}
-  memory = state.memory.split_rows(count)
+  memory = jax.tree.map(
+    lambda x: split_rows(x, count, axis=int(x.ndim > 1)), state.memory)
 
   def body(total, xs):
     number, own_rows, own_memory = xs
@@ -245,7 +239,8 @@ def _accumulate(gradient, state, batch, key, extra, count):
     body, jax.tree.map(jnp.zeros_like, state.params), (jnp.arange(count), rows, memory))
   means = {name: (jnp.where(w.sum() > 0, (v * w).sum() / jnp.maximum(w.sum(), 1e-30), 0), w.sum())
            for name, (v, w) in metrics.items()}
-  return jax.tree.map(lambda g: g / count, total), memory.join_rows(), means
+  memory = jax.tree.map(lambda x: join_rows(x, axis=int(x.ndim > 2)), memory)
+  return jax.tree.map(lambda g: g / count, total), memory, means
 
 
 BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')

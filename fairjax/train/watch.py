@@ -42,15 +42,9 @@ class _Open:
 class Watch:
   """Times the parts of one stage; in its `with` block a thread ends the process if one hangs.
 
-  Args:
-    name: of the stage, in the line that says what hangs.
-    directory: gets `times.jsonl` and the stacks, `hang-process-N.txt`; None: nothing is written
-      and nothing ended.
-    config: when a part hangs.
-
-  Attributes:
-    step: steps done; the loop sets it.
-    seconds: part -> seconds of the main thread since the last line.
+  `directory` gets `times.jsonl` and the stacks, `hang-process-N.txt`; None: nothing is written and
+  nothing ended. The loop sets `step`, the steps done; `seconds` holds those of the main thread by
+  part since the last line.
   """
 
   def __init__(self, name: str, directory: pathlib.Path | None, config: LogConfig):

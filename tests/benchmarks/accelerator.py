@@ -70,7 +70,6 @@ def run(name: str, module: str, arguments: list[str], output: pathlib.Path, seco
 
 
 def main() -> int:
-  """Runs the tasks in their order until the time is up."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--minutes', type=float, default=9.0)
   parser.add_argument('--output', type=pathlib.Path, required=True, help='folder for the JSON')

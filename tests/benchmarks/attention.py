@@ -58,7 +58,6 @@ def work(options, length):
 
 
 def compile_paths(options, mesh):
-  """Yields a row for every path and length, and what runs it."""
   sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
   for length in options.lengths:
     for path in options.paths:
@@ -76,7 +75,6 @@ def compile_paths(options, mesh):
 
 
 def measure(options) -> dict:
-  """Compiles everything and, unless for a topology, runs it in turns."""
   rows, runs = [], {}
   if options.topology:
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
@@ -132,7 +130,6 @@ def add_differences(arrays, full, length, compiled):
 
 
 def main() -> None:
-  """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--lengths', default='128,256,512,1024', help='T = M, separated by commas')
   parser.add_argument('--paths', default='shift,heads,blocks', help='of model.attention')

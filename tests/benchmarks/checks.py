@@ -50,7 +50,6 @@ class Clocks:
     self._lock = threading.Lock()
 
   def wrap(self, function, name: str):
-    """The function with a clock."""
     @functools.wraps(function)
     def timed(*args, **kwargs):
       if getattr(self._inside, 'yes', False):
@@ -86,7 +85,6 @@ class Clocks:
 
 
 def main() -> int:
-  """Exit code of the job."""
   parser = argparse.ArgumentParser(prog='python -m tests.benchmarks.checks', description=__doc__)
   parser.add_argument('--config', default='configs/quickstart.py')
   parser.add_argument('--workdir', type=pathlib.Path, help='empty; a temporary one by default')

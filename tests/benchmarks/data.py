@@ -135,7 +135,6 @@ def measure_store(options, files, layout, folder, vocabulary_folder):
 
 
 def main() -> None:
-  """Parses the sizes, prints the result."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--files', nargs='*', default=())
   parser.add_argument('--layout', default='wikitext')

@@ -143,7 +143,6 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
 
 
 def measure(options, config) -> dict:
-  """Times the steps in turns; seconds are the median over the rounds."""
   mesh = make_mesh(config.mesh, model_flags.devices_of(options))
   model, sizes = model_flags.model_of(options, config)
   holders = mesh.size // mesh.shape['model']
@@ -175,7 +174,7 @@ def measure(options, config) -> dict:
   floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {
     'model': dataclasses.asdict(sizes), 'limits': limits,
-    'data_sheet': harness.data_sheet(devices[0].device_kind), 'seconds': medians,
+    'seconds': medians,
     **{f'{key}_mib': {name: mib.get(part) for name, mib in memory.items()}
        for key, part in (('argument', 'arguments'), ('temporary', 'temporaries'),
                          ('output', 'outputs'), ('aliased', 'aliased'))},
@@ -192,7 +191,6 @@ def measure(options, config) -> dict:
 
 
 def lines(result: dict) -> list[str]:
-  """For people."""
   found = []
   for name, seconds in result['seconds'].items():
     ratio, peak = (result['ratio_to_plain'] or {}).get(name, 1.0), result['share_of_peak'][name]
@@ -209,7 +207,6 @@ def lines(result: dict) -> list[str]:
 
 
 def sizes_from(options: argparse.Namespace, config: Config) -> None:
-  """Fills in rows, branches and pieces that were not given."""
   stage = config.debias
   defaults = _DEFAULTS if not options.config else {
     'batch_size': stage.batch_size, 'branches': stage.branches_per_row,
@@ -222,7 +219,6 @@ def sizes_from(options: argparse.Namespace, config: Config) -> None:
 
 
 def main() -> None:
-  """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   model_flags.add_model_flags(parser)
   for name, default in _DEFAULTS.items():

@@ -19,13 +19,7 @@ SHARES = np.array([0.03, 0.05, 0.5, 0.55])
 def simulate(
   rng: np.random.Generator, n: int, *, coupled: bool,
 ) -> tuple[Completions, list[Bias], dict[str, np.ndarray]]:
-  """Completions of four prompts, biases of two kinds, and the expectations of these.
-
-  Args:
-    rng: noise.
-    n: samples of each prompt.
-    coupled: samples of equal number share their noise.
-  """
+  """Completions of four prompts, biases of two kinds, and the expectations of these."""
   prompts = tuple(Prompt('a', v, v, 0, f'{v} w') for v in 'abcd')
   noise = np.repeat(rng.random((n, 1)), 4, axis=1) if coupled else rng.random((n, 4))
   values = {'first': (noise < SHARES).astype(float),
@@ -41,7 +35,6 @@ def simulate(
 
 
 def main() -> None:
-  """Prints coverage and mean width of the intervals as a table."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--runs', type=int, default=1000)
   parser.add_argument('--level', type=float, default=0.05)

@@ -34,11 +34,7 @@ def floor(work: Work, limits: Mapping[str, float]) -> dict[str, Any]:
 
 
 def format_floor(found: Mapping[str, Any]) -> str:
-  """A floor for people.
-
-  >>> words({'products': 0.002, 'bytes': 0.5, 'seconds': 0.5, 'binds': 'bytes'})
-  'floor 500.0 ms by bytes (products 2.0, bytes 500.0)'
-  """
+  """A floor for people: 'floor 500.0 ms by bytes (products 2.0, bytes 500.0)'."""
   return (f"floor {1e3 * found['seconds']:.1f} ms by {found['binds']} "
           f"(products {1e3 * found['products']:.1f}, bytes {1e3 * found['bytes']:.1f})")
 
@@ -66,9 +62,7 @@ def softmax_weights(
 ) -> float:
   """Multiply-adds of a token with the tables and projections of the softmax.
 
-  Args:
-    model: with its vocabulary size.
-    shares: of the tokens that need each cluster; None: all need all, as in sampling.
+  `shares` of the tokens need each cluster; None: all need all, as in sampling.
   """
   if isinstance(model, DecoderConfig):
     return model.vocab_size * model.model_dim
@@ -91,15 +85,8 @@ def training(
   clipped; moments are read and written; so are, once, the memory and what enters each layer.
   A decoder has no memory, and two products of attention.
 
-  Args:
-    model: the model.
-    state: of arrays or abstract, with shardings.
-    rows: B.
-    segment_len: T.
-    devices: that hold it.
-    queries: tokens that pass the layers, over those of the rows: more than 1 with branches, whose
-      keys and values of the memory and whose softmax are those of the row.
-    shares: see `softmax_weights`.
+  `queries` are tokens that pass the layers, over those of the rows: more than 1 with branches,
+  whose keys and values of the memory and whose softmax are those of the row.
   """
   d, n = model.model_dim, model.num_heads * model.head_dim
   t = segment_len
@@ -134,16 +121,6 @@ def sampling(
   its time is that of reading. Bytes: in each step of a batch every device reads the weights and the
   keys and values of the prefixes once; each sample's own are written once and read in every later
   step.
-
-  Args:
-    model: the model.
-    values: A, prefixes of a template.
-    samples: R, of each.
-    new_tokens: of each sample.
-    prefix_len: tokens of a prefix.
-    batch_size: samples at a time; 0: all.
-    devices: that the samples are split over.
-    platform: of the devices, which decides the dtype of keys and values.
   """
   weights = model.num_layers * layer_weights(model) + softmax_weights(model)
   heads = model.num_kv_heads if isinstance(model, DecoderConfig) else model.num_heads
@@ -158,16 +135,10 @@ def sampling(
 def loss(
   model: ModelConfig, *, tokens: int, products: int, shares: Sequence[float] | None = None
 ) -> Work:
-  """Loss and gradients of so many tokens.
+  """Loss and gradients of so many tokens, by 3 products, or 4 where scores are computed twice.
 
   Bytes: tables and projections are read, their gradients written, both in float32; so are the
   hidden states and their gradients in the model's dtype.
-
-  Args:
-    model: the model.
-    tokens: n.
-    products: 3, or 4 where the scores are computed twice.
-    shares: see `softmax_weights`.
   """
   hidden = tokens * model.model_dim * jnp.dtype(model.dtype).itemsize
   return Work(2 * products * tokens * softmax_weights(model, shares),

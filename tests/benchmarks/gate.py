@@ -39,7 +39,6 @@ def pair_of_models(kind: str, rng: np.random.Generator, *, samples: int, coupled
 
 
 def true_rise(kind: str, *, coupled: bool, old: float = BIAS, new: float = RISE) -> float:
-  """The rise of the I.F., from many samples."""
   found = [LabelStatistics(scores, np.arange(3)).observed().all_pairs.mean() for scores in
            pair_of_models(kind, np.random.default_rng(1), samples=_MANY, coupled=coupled,
                           old=old, new=new)]
@@ -48,7 +47,6 @@ def true_rise(kind: str, *, coupled: bool, old: float = BIAS, new: float = RISE)
 
 def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, old: float = BIAS,
           new: float = RISE) -> list[GateResult]:
-  """What the gate says of each of some data sets."""
   found = []
   for run in range(runs):
     rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
@@ -60,7 +58,6 @@ def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, o
 
 
 def error_rates(kind: str, *, coupled: bool, runs: int, samples: int) -> dict[str, float]:
-  """The shares of one row of the table."""
   rise = true_rise(kind, coupled=coupled)
   at, same = (gates(kind, coupled=coupled, runs=runs, samples=samples, margin=rise, new=new)
               for new in (RISE, BIAS))
@@ -74,7 +71,6 @@ def error_rates(kind: str, *, coupled: bool, runs: int, samples: int) -> dict[st
 
 
 def main() -> None:
-  """Prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--runs', type=int, default=1000)
   parser.add_argument('--samples', type=int, nargs='+', default=[25, 100, 1000])

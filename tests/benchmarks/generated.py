@@ -43,7 +43,6 @@ def read_lines(path: pathlib.Path) -> list[dict]:
 
 
 def main() -> None:
-  """Writes the two files and says how many records they hold."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--output', type=pathlib.Path, required=True)

@@ -16,23 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from fairjax.tpu.chips import CHIPS
+from fairjax.train.goodput import peak_flops
 from fairjax.train.memory import program_bytes
 
 _COMPILER_OPTIONS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
   'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'tensorflow', 'tensorflow-text',
   'torch', 'transformers', 'libtpu')
-# Names that JAX gives TPUs -> generation in `fairjax.tpu.chips`.
-_TPUS = {'TPU v3': 'v3', 'TPU v4': 'v4', 'TPU v5 lite': 'v5e', 'TPU v5': 'v5p', 'TPU v5p': 'v5p',
-         'TPU v6 lite': 'v6e'}
-# Names that JAX gives NVIDIA's GPUs -> bfloat16 FLOP/s without sparsity, bytes/s, source. Other
-# forms of these cards (PCIe, NVL) have other names and other numbers: they are not known here.
-_GPUS = {
-  'NVIDIA H100 80GB HBM3': (989e12, 3.35e12, 'data sheet of the NVIDIA H100, SXM5'),
-  'NVIDIA H200': (989e12, 4.8e12, 'data sheet of the NVIDIA H200, SXM')}
-
-
 def in_turns(runs: Mapping[str, Callable[[], Any]], *, rounds: int, warm: int = 2
              ) -> dict[str, list[float]]:
   """Seconds of every run in every round; each round runs all of them, one after the other.
@@ -62,9 +52,7 @@ SIZES = (8192, 2 ** 28), (2048, 2 ** 24)
 def limits(dtype: str, devices: Sequence[Any] | None = None) -> dict[str, float]:
   """Operations per second of a matrix product and bytes per second of a copy, measured now.
 
-  Args:
-    dtype: of the product.
-    devices: that work at once, whose speeds are added; None: the first one.
+  Speeds of devices that work at once are added; None: the first one.
   """
   devices = list(jax.devices()[:1] if devices is None else devices)
   cpu = devices[0].platform == 'cpu'
@@ -87,46 +75,21 @@ def limits(dtype: str, devices: Sequence[Any] | None = None) -> dict[str, float]
           'bytes_per_s': 8 * x.size / min(seconds['copy'])}
 
 
-def data_sheet(device_kind: str) -> dict[str, Any] | None:
-  """What its maker says of one device; None where it is not known here.
-
-  >>> data_sheet('NVIDIA H200')['bytes_per_s']
-  4800000000000.0
-  """
-  if device_kind in _GPUS:
-    operations, nbytes, source = _GPUS[device_kind]
-  elif device_kind in _TPUS:
-    chip = CHIPS[_TPUS[device_kind]]
-    operations, nbytes, source = chip.peak_flops, chip.bandwidth, chip.source
-  else:
-    return None
-  return {'bfloat16_operations_per_s': operations, 'bytes_per_s': nbytes, 'source': source}
-
-
 def share_of_peak(
   operations: float, seconds: float, *, devices: Sequence[Any], dtype: str
 ) -> float | None:
-  """Of the operations that the data sheet of the devices promises; None where it does not say.
-
-  Data sheets give bfloat16; products of other dtypes have other peaks.
+  """Of the bfloat16 operations that the data sheet promises; None for others, or an unknown device.
   """
-  sheet = data_sheet(devices[0].device_kind)
-  if sheet is None or dtype != 'bfloat16':
-    return None
-  return operations / seconds / (sheet['bfloat16_operations_per_s'] * len(devices))
+  peak = peak_flops(devices[0].device_kind) if dtype == 'bfloat16' else 0
+  return operations / seconds / (peak * len(devices)) if peak else None
 
 
 def program_mib(compiled: Any) -> dict[str, float]:
-  """MiB of one device; {} where the compiler does not tell.
-
-  Returns:
-    `arguments`, `temporaries`, `outputs`, `aliased` (outputs that lie where arguments did).
-  """
+  """MiB of one device, without the code; {} where the compiler does not tell."""
   return {name: size / 2 ** 20 for name, size in program_bytes(compiled).items() if name != 'code'}
 
 
 def format_memory(mib: Mapping[str, float]) -> str:
-  """Of `program_mib`, for people."""
   return ', '.join(f'{name} {size:,.0f}' for name, size in mib.items()) + ' MiB' if mib else ''
 
 
@@ -141,10 +104,7 @@ def text_tokens(
 def provenance(name: str, options: Any, *, device: str | None = None) -> dict[str, Any]:
   """Command (with the options of compilers that stand in the environment), machine, versions, date.
 
-  Args:
-    name: of the module.
-    options: parsed; all of them are kept.
-    device: that was compiled for, where nothing ran; None: those that are here.
+  `device` is what was compiled for, where nothing ran; None: those that are here.
   """
   versions = {'python': platform.python_version()}
   for package in _PACKAGES:
@@ -166,7 +126,6 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
 
 
 def show(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> None:
-  """Prints lines for people; with `as_json` to standard error, and the JSON."""
   print('\n'.join(lines), file=sys.stderr if as_json else sys.stdout)
   if as_json:
     print(json.dumps(result, indent=2))

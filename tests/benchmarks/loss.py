@@ -23,7 +23,6 @@ from tests.benchmarks import floors, harness
 
 
 def measure(options) -> dict:
-  """Compiles and times the ways in turns."""
   sizes = dict(vocab_size=options.vocab_size, model_dim=options.dim, dtype=options.dtype)
   plain = ModelConfig(**sizes)
   v = options.vocab_size
@@ -62,7 +61,6 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   for name, default in (('vocab_size', 32000), ('tokens', 1024), ('dim', 256), ('block', 0),
                         ('rounds', 7)):

@@ -32,7 +32,6 @@ _WORDS = ('the of and a in to was it his on for with as he at by from that which
 
 
 def write_records(path: pathlib.Path, attributes: list[str], samples: int, *, free: bool) -> int:
-  """Writes scored records and returns how many."""
   rng = np.random.default_rng(0)
   count = 0
   with open(path, 'w', encoding='utf-8') as file:
@@ -71,7 +70,6 @@ def scipy_seconds(options: argparse.Namespace, pairs: int = 4) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict:
-  """Writes the file, parses it once, runs the verb."""
   with tempfile.TemporaryDirectory(dir=options.folder) as folder:
     path = pathlib.Path(folder) / 'records.jsonl'
     count = write_records(path, options.attributes, options.samples, free=options.free)
@@ -107,7 +105,6 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-  """Parses the sizes, prints lines or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--samples', type=int, default=1000)
   parser.add_argument('--permutations', type=int, default=1000)

@@ -107,7 +107,6 @@ def parse(
 def model_of(
   options: argparse.Namespace, config: Config
 ) -> tuple[CausalLM, ModelConfig | DecoderConfig]:
-  """The model of `parse`, and its sizes."""
   if not options.decoder:
     return language_model(config.model), config.model
   sizes = dataclasses.replace(
@@ -117,11 +116,6 @@ def model_of(
 
 
 def devices_of(options: argparse.Namespace) -> list[Any]:
-  """Devices of `--devices`.
-
-  Raises:
-    UserError: there are not so many.
-  """
   devices = jax.devices()
   if options.devices is not None and not 0 < options.devices <= len(devices):
     raise UserError(f'--devices={options.devices}, but there are {len(devices)}')
@@ -129,7 +123,6 @@ def devices_of(options: argparse.Namespace) -> list[Any]:
 
 
 def _of_decoder(options, given):
-  """A configuration that holds what the decoder takes, and its vocabulary size."""
   taken = ('segment_len', 'dtype', 'remat', 'unroll')
   if wrong := [name for name in given if name not in taken]:
     raise UserError(f'--{wrong[0]} is not for --decoder, which takes --{", --".join(taken)}')

@@ -65,7 +65,6 @@ def rejections(
 
 
 def main() -> None:
-  """Prints the table or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--runs', type=int, default=1000)
   parser.add_argument('--samples', type=int, default=100)

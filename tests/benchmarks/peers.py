@@ -46,8 +46,6 @@ _MODULE = 'tests/benchmarks/torch_peer.py'
 
 
 class Peer:
-  """The PyTorch process."""
-
   def __init__(self, options, kind, **more):
     values = {name: value for name, value in vars(options).items() if isinstance(value, int)}
     values |= {'dtype': options.dtype, **more}
@@ -63,14 +61,12 @@ class Peer:
     float(self._process.stdout.readline())
 
   def close(self):
-    """Ends the process."""
     self._process.stdin.write('quit\n')
     self._process.stdin.close()
     self._process.wait()
 
 
 def make_ours(options, model):
-  """The same work in fairjax."""
   mesh = make_mesh(MeshConfig())
   rng = np.random.default_rng(0)
   if options.work == 'gpt2':
@@ -113,7 +109,6 @@ def published_sizes(options):
 
 
 def decoder_config(options):
-  """The decoder of both sides."""
   found = read_decoder_config(published_sizes(options), where='options')
   return dataclasses.replace(found, dtype=options.dtype)
 
@@ -132,7 +127,6 @@ def sampled(options):
 
 
 def work_of(options, model):
-  """The least that one run takes in fairjax."""
   mesh = make_mesh(MeshConfig())
   if options.work in ('generate', 'gpt2'):
     sizes = decoder_config(options) if options.work == 'gpt2' else model
@@ -147,7 +141,6 @@ def work_of(options, model):
 
 
 def measure(options) -> dict:
-  """Times both sides in turns."""
   model = ModelConfig(
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
@@ -176,7 +169,6 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  """Parses the sizes, prints the table or JSON."""
   parser = argparse.ArgumentParser(description='fairjax beside PyTorch.')
   parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
   parser.add_argument('--work', choices=('train', 'evaluate', 'generate', 'gpt2'), default='train')

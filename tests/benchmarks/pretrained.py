@@ -50,7 +50,6 @@ def write_checkpoint(folder, options):
 
 
 def measure(options) -> dict:
-  """Times both sides in turns and compares their logits."""
   texts = make_texts(options.texts, vocab_size=options.vocab_size, longest=options.longest)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -88,7 +87,6 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  """Parses the sizes, prints lines or JSON."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--torch_python', help='Python with torch and transformers')
   for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),

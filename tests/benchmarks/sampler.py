@@ -40,7 +40,6 @@ _DEFAULTS = {'values': 10, 'samples': 1000, 'new_tokens': 50, 'batch_size': 0}
 
 def make_run(params, decoder, mesh, *, values, samples, new_tokens, prefix_len, batch_size=0,
              coupled=True):
-  """A function that samples all continuations of one template."""
   prefixes = random_prefixes(values, prefix_len, decoder.vocab_size)
   return lambda: sampler.sample_continuations(
     params, decoder, prefixes, template=0, samples=range(samples), seed=0,
@@ -89,7 +88,6 @@ def sizes_of(options: argparse.Namespace, config: Config) -> dict[str, int]:
 
 
 def measure(options: argparse.Namespace, config: Config) -> dict:
-  """Times the sampler."""
   sizes = sizes_of(options, config)
   causal_lm, model = model_flags.model_of(options, config)
   devices = model_flags.devices_of(options)
@@ -119,7 +117,7 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
     'seconds_of_730000': CONTINUATIONS / count * median,
     'floor_seconds_of_730000': CONTINUATIONS / count * floor['seconds'],
     'memory_mib': harness.program_mib(compiled.program), 'limits': limits,
-    'data_sheet': harness.data_sheet(devices[0].device_kind), 'work': work._asdict(),
+    'work': work._asdict(),
     'floor': floor, 'share_of_floor': floor['seconds'] / median,
     'share_of_matmul_speed': floor['products'] / median,
     'share_of_bandwidth': floor['bytes'] / median,
@@ -128,7 +126,6 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
 
 
 def make_parser() -> argparse.ArgumentParser:
-  """The options."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   model_flags.add_model_flags(parser)
   for name, default in _DEFAULTS.items():
@@ -143,7 +140,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-  """Parses the sizes, prints lines or JSON."""
   parser = make_parser()
   options, config = model_flags.parse(parser)
   if options.cpu_devices:
@@ -156,7 +152,6 @@ def main() -> None:
 
 
 def lines(result: dict) -> list[str]:
-  """For people."""
   sizes = result['sizes']
   peak = result['share_of_peak']
   return [

@@ -102,7 +102,6 @@ def make_bert(options):
 
 
 def main() -> None:
-  """Answers until `quit`."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--kind', choices=('transformer_xl', 'decoder', 'bert'), required=True)
   parser.add_argument('--options', required=True, help='JSON')

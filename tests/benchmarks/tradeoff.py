@@ -15,7 +15,6 @@ COSTS = {'perplexity a token (lower is better)': lambda row: row['perplexity_tok
 
 
 def point(row, cost):
-  """A model as `plot_tradeoff` takes it."""
   method, _, weight = row['model'].partition('-')
   if not weight.isdigit():
     method, weight = row['model'], None
@@ -26,7 +25,6 @@ def point(row, cost):
 
 
 def main() -> None:
-  """Reads the result's path and the figure's."""
   rows = json.loads(pathlib.Path(sys.argv[1]).read_text())['rows']
   plot_tradeoff(sys.argv[2], scorer='vader', panels=[
     (attribute, label, [point(row, cost(row)) for row in rows if row['attribute'] == attribute])

@@ -57,7 +57,6 @@ def _options() -> argparse.Namespace:
 
 
 def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
-  """Carries out all cases."""
   from tests.chaos import cases, nursery
   found = _read_results(options.results)
   if not options.runs:

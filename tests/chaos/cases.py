@@ -35,20 +35,16 @@ class Case:
 
   @property
   def failed(self) -> bool:
-    """Whether something was lost, wrong, or not said."""
     return self.verdict.startswith('failed')
 
   def to_dict(self) -> dict[str, Any]:
-    """Plain values for JSON."""
     return dataclasses.asdict(self)
 
 
 class Laboratory:
   """Where the runs take place: the undisturbed one, and a workdir that the cases share.
 
-  Args:
-    folder: scratch, empty; what a failed case leaves is kept in `failed/`.
-    fields: of the run's configuration, beside those of `curriculum`.
+  What a failed case leaves is kept in `failed/` of the folder.
   """
 
   def __init__(self, folder: pathlib.Path, fields: Mapping[str, object]):
@@ -62,7 +58,6 @@ class Laboratory:
     self.end: dict[str, str] = {}
 
   def close(self) -> None:
-    """Unmounts the disk."""
     if isinstance(self.disk, faults.SmallDisk):
       self.disk.close()
 
@@ -96,7 +91,6 @@ class Laboratory:
       shutil.copytree(self.states / stage, self.workdir, symlinks=True)
 
   def read_end(self) -> dict[str, str]:
-    """Digests of what the workdir holds now."""
     path = self.folder / 'end.json'
     path.unlink(missing_ok=True)
 
@@ -110,7 +104,6 @@ class Laboratory:
     return json.loads(path.read_text())
 
   def keep(self, case: Case, output: str) -> None:
-    """Keeps workdir and output of a case that failed."""
     target = self.folder / 'failed' / f'{case.fault}-{case.number}'
     shutil.rmtree(target, ignore_errors=True)
     if self.workdir.exists():
@@ -125,7 +118,6 @@ class Laboratory:
 
 
 def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int) -> Case:
-  """Draws case `number` of a fault, carries it out and judges it."""
   case, rng = Case(fault, number), random.Random(f'{seed}/{fault}/{number}')
   reason = laboratory.skip_reason(fault)
   if reason:
@@ -322,7 +314,6 @@ def _judge_first(fault: str, found: Outcome) -> str:
 
 
 def _message(found: Outcome) -> str:
-  """What a run said about the fault, in one line."""
   if found.message:
     return found.message
   if found.traceback:

@@ -56,9 +56,7 @@ def stage_of(path: str) -> str | None:
 def set_environment(cache: pathlib.Path, *, quick: bool = False) -> None:
   """One CPU device, and compiled programs kept in a folder; call it before JAX is imported.
 
-  Args:
-    cache: the folder.
-    quick: compile without most optimizations.
+  `quick`: compile without most optimizations.
   """
   flags = ' '.join(flag for flag in os.environ.get('XLA_FLAGS', '').split()
                    if 'device_count' not in flag)

@@ -38,7 +38,6 @@ def file_class(path: str) -> str | None:
 
 
 def classes(workdir: pathlib.Path) -> dict[str, list[str]]:
-  """Files of a workdir by class, sorted."""
   found = {}
   for path in sorted(p for p in workdir.rglob('*') if p.is_file()):
     name = path.relative_to(workdir).as_posix()
@@ -49,14 +48,7 @@ def classes(workdir: pathlib.Path) -> dict[str, list[str]]:
 
 
 def damage(path: pathlib.Path, operation: str, rng: random.Random) -> str:
-  """Harms a file; returns in words what was done.
-
-  Args:
-    path: of the file.
-    operation: `flip` (one bit), `truncate` (to a random shorter length), `empty` or `delete`. An
-      empty file is deleted whatever is asked for.
-    rng: chooses bit and length.
-  """
+  """Harms a file by one of `OPERATIONS` (an empty one is deleted); returns what was done."""
   size = path.stat().st_size
   if operation == 'delete' or not size:
     path.unlink()
@@ -73,7 +65,6 @@ def damage(path: pathlib.Path, operation: str, rng: random.Random) -> str:
 
 
 def delete_folder(path: pathlib.Path) -> str:
-  """Removes a folder with all that it holds."""
   number = sum(p.is_file() for p in path.rglob('*'))
   shutil.rmtree(path)
   return f'folder with {number} files deleted'

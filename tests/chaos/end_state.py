@@ -64,12 +64,10 @@ def _arrays(state: pathlib.Path) -> dict[str, str]:
 
 
 def write_end(workdir: pathlib.Path, path: pathlib.Path) -> None:
-  """`read_end` into a JSON file."""
   path.write_text(json.dumps(read_end(workdir), sort_keys=True))
 
 
 def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
-  """Names that differ, are missing or are there too much."""
   lines = []
   for name in sorted(expected.keys() | found.keys()):
     if name not in found:

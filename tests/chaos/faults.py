@@ -16,7 +16,6 @@ _OVERRIDES = (1 << 1) | (1 << 2)
 
 
 def kill() -> None:
-  """SIGKILL: nothing of this process runs any more."""
   os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -52,11 +51,9 @@ class SmallDisk:
     self._mount(_MS_REMOUNT, max(taken + left, 1))
 
   def free(self) -> None:
-    """As large as at the beginning."""
     self._mount(_MS_REMOUNT, self.SIZE)
 
   def close(self) -> None:
-    """Unmounts it; what is on it is lost."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(self.folder), 2):
       raise OSError(ctypes.get_errno(), f'umount {self.folder}')
@@ -120,12 +117,10 @@ class Clock:
     self._offset, self._time, self._time_ns = 0, time.time, time.time_ns
 
   def install(self) -> None:
-    """For the rest of this process."""
     time.time = lambda: self._time() + self._offset
     time.time_ns = lambda: self._time_ns() + self._offset * 10**9
 
   def jump(self, seconds: int) -> None:
-    """Forward, or backward if negative."""
     self._offset += seconds
 
 

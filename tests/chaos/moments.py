@@ -58,7 +58,6 @@ class Watch:
     self._busy = False
 
   def install(self) -> None:
-    """From here on, for the rest of the process."""
     sys.addaudithook(self._hook)
     sys.stdout = _Lines(sys.stdout, self._line)
 
@@ -124,13 +123,7 @@ class _Lines:
 
 
 class Recorder:
-  """Writes every moment into a file and keeps the workdir as it is before each stage.
-
-  Args:
-    workdir: of the run.
-    trace: file for a moment a line, fields separated by tabs.
-    states: folder for the copies, each named after its stage.
-  """
+  """Writes every moment into a file and keeps the workdir as it is before each stage."""
 
   def __init__(self, workdir, trace, states):
     self._workdir, self._states, self._reached = workdir, states, 0
@@ -147,7 +140,6 @@ class Recorder:
 
 
 def read_trace(path: str | os.PathLike) -> list[Moment]:
-  """The moments that a `Recorder` wrote."""
   with open(path, encoding='utf-8') as file:
     rows = [line.rstrip('\n').split('\t') for line in file]
   return [Moment(stage, operation, name, int(nth)) for stage, operation, name, nth in rows]

@@ -21,27 +21,19 @@ _POLL = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """How a run ended.
+  """How a run ended."""
 
-  Attributes:
-    code: exit code; negative: the signal that ended it; None: it hung and was killed.
-    output: what it printed, both streams.
-    seconds: of processor time, so that other work on the machine does not count.
-  """
-
-  code: int | None
-  output: str
-  seconds: float
+  code: int | None  # negative: the signal that ended it; None: it hung and was killed
+  output: str  # both streams
+  seconds: float  # of processor time, so that other work on the machine does not count
 
   @property
   def message(self) -> str:
-    """The line for the user, '' if there is none."""
     lines = [x for x in self.output.splitlines() if x.startswith('fairjax: ')]
     return lines[-1] if lines else ''
 
   @property
   def traceback(self) -> bool:
-    """Whether it ended in a traceback."""
     return 'Traceback (most recent call last)' in self.output
 
 
@@ -96,17 +88,11 @@ def _write_digest(figure, path, **_) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Child:
-  """A process that runs.
-
-  Attributes:
-    pid: its number.
-    pipe: end of the pipe that its output comes from.
-    log: where the output is kept.
-  """
+  """A process that runs."""
 
   pid: int
-  pipe: int
-  log: pathlib.Path
+  pipe: int  # end of the pipe that its output comes from
+  log: pathlib.Path  # where the output is kept
 
 
 def start(work: Callable[[], int], log: pathlib.Path) -> Child:
@@ -153,7 +139,6 @@ def wait(child: Child, *, timeout: float = TIMEOUT) -> Outcome:
 
 
 def _read(pipe: int) -> list[bytes]:
-  """What has come out of a pipe since."""
   found = []
   try:
     while data := os.read(pipe, 1 << 16):

@@ -2,17 +2,15 @@
 
 import importlib.util
 import json
-import os
-import random
 import subprocess
 import sys
 
 import pytest
 
-from tests.chaos import cases, damage, end_state, nursery
+from tests.chaos import cases, end_state, nursery
 from tests.chaos.cases import Case
 from tests.chaos.curriculum import ROOT
-from tests.chaos.moments import Moment, Trigger, Watch, read_trace
+from tests.chaos.moments import Moment, read_trace
 
 SEED = 7
 SHORT = ('kill', 'full')
@@ -122,27 +120,6 @@ def test_moments_are_writes_inside_the_workdir_and_lines_of_progress(tmp_path):
     Moment('lm', 'print', '[lm] step 3/6', 1), Moment('lm', 'remove', 'lm/DONE', 1)]
 
 
-def test_a_trigger_fires_once_at_its_moment():
-  moment, fired = Moment('lm', 'open', 'lm/x', 2), []
-  trigger = Trigger(moment, 0.0, lambda: fired.append(1))
-  for nth in (1, 2, 2, 3):
-    trigger(moment._replace(nth=nth))
-  assert fired == [1]
-
-
-@pytest.mark.parametrize('operation', damage.OPERATIONS)
-def test_damage_changes_the_file_and_is_repeatable(tmp_path, operation):
-  before, after = bytes(range(200)), []
-  for name in ('a', 'b'):
-    path = tmp_path / name
-    path.write_bytes(before)
-    damage.damage(path, operation, random.Random(3))
-    after.append(path.read_bytes() if path.exists() else None)
-  assert after[0] == after[1] != before
-  if operation == 'flip':
-    assert sum((a ^ b).bit_count() for a, b in zip(before, after[0], strict=True)) == 1
-
-
 def test_the_end_sees_a_bit_of_an_array_and_of_a_file(tmp_path):
   """Checkpoints written by TensorStore itself, with other chunks: only values count."""
   ts = pytest.importorskip('tensorstore')
@@ -171,25 +148,3 @@ def test_the_end_sees_a_bit_of_an_array_and_of_a_file(tmp_path):
   assert end_state.differences(
     first, write(tmp_path / 'd', values.astype(np.float64), [3, 4], 'x')) == [
       'lm/checkpoints/4:params.w differs']
-
-
-def test_the_stand_in_for_figures_sees_their_data(tmp_path):
-  plt = pytest.importorskip('matplotlib.pyplot')
-  found = []
-  for values in ([1, 2], [1, 2], [1, 3]):
-    figure, axes = plt.subplots()
-    axes.plot(values)
-    nursery._write_digest(figure, tmp_path / 'x', dpi=1)
-    found.append((tmp_path / 'x').read_bytes())
-    plt.close(figure)
-  assert found[0] == found[1] != found[2]
-
-
-def test_watch_sees_nothing_else():
-  seen = []
-  watch = Watch('/nowhere/run', seen.append)
-  watch._hook('open', ('/nowhere/run/lm/x', 'r', os.O_RDONLY))
-  watch._hook('open', ('/elsewhere/lm/x', 'w', os.O_WRONLY))
-  watch._hook('open', (3, 'w', os.O_WRONLY))
-  watch._hook('os.rename', ('/nowhere/run/lm/a', '/nowhere/run/lm/b', -1, -1))
-  assert [(m.operation, m.path) for m in seen] == [('rename', 'lm/b')]

@@ -80,7 +80,7 @@ def test_records(run, tmp_path):
   summary = run(log=lines.append)
   records = list(read_records(tmp_path / 'r.jsonl.gz'))
   assert summary.records == summary.sampled == len(records) == 2 * 3 * 10
-  assert summary.tokens > 60 and summary.repaired_bytes == 0 and summary.at_limit > 0
+  assert summary.tokens > 60 and summary.at_limit > 0
   assert len(keyed(tmp_path / 'r.jsonl.gz')) == 60
   first = records[0]
   assert {k: first[k] for k in ('attribute', 'value', 'subgroup', 'template', 'sample', 'prefix',
@@ -124,7 +124,7 @@ def test_resume_gives_the_same_bytes(run, tmp_path, name):
     summary = run(name, log=lines.append)
     assert path.read_bytes() == whole and manifest.read_bytes() == done
     assert summary.records == 60
-    assert any('removed' in line for line in lines) == (summary.repaired_bytes > 0)
+    assert any('removed' in line for line in lines) == (0 < size < len(whole))
   assert summary.sampled == 0
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fairjax.config import ModelConfig
 from fairjax.model import Branches, CausalLM, State, TransformerXL, init_memory, language_model
+from fairjax.model.causal_lm import join_rows, split_rows
 
 
 def _segments(model, params, tokens, memory, **kwargs):
@@ -266,10 +267,10 @@ def test_the_model_of_a_configuration_serves_the_protocol():
   assert model.decoder() == language_model(config).decoder()
   state = state.replace(
     length=jnp.arange(4), hidden=state.hidden + jnp.arange(4, dtype='float32')[None, :, None, None])
-  parts = state.split_rows(2)
-  np.testing.assert_array_equal(parts.length, [[0, 2], [1, 3]])
-  np.testing.assert_array_equal(parts.hidden[1], state.hidden[:, 1::2])
-  jax.tree.map(np.testing.assert_array_equal, parts.join_rows(), state)
+  parts = split_rows(state.hidden, 2, axis=1)
+  np.testing.assert_array_equal(parts[1], state.hidden[:, 1::2])
+  np.testing.assert_array_equal(join_rows(parts, axis=1), state.hidden)
+  np.testing.assert_array_equal(split_rows(state.length, 2), [[0, 2], [1, 3]])
   assert jax.tree.structure(model.state_axes(), is_leaf=lambda x: isinstance(x, tuple)) == (
     jax.tree.structure(state))
   tokens = oracle.random_tokens(config, 4, 5)

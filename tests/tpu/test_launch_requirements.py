@@ -1,6 +1,5 @@
 """What workers install: pinned, hashed, what setup.py asks for and all behind it; the encoder."""
 
-import importlib.metadata
 import re
 
 import pytest
@@ -74,21 +73,6 @@ def test_it_covers_what_setup_asks_for(python):
     name = canonicalize_name(requirement.name)
     assert name in found, f'{name} is not locked: {LOCK.name} is older than setup.py'
     assert found[name] in requirement.specifier, f'{name} {found[name]} is not {requirement}'
-
-
-def test_it_holds_all_that_its_packages_need():
-  found, missing = versions('3.11'), []
-  for name in found:
-    try:
-      needed = importlib.metadata.requires(name) or []
-    except importlib.metadata.PackageNotFoundError:
-      continue
-    for requirement in map(Requirement, needed):
-      marker = requirement.marker
-      if marker is None or marker.evaluate(environment('3.11')):
-        if canonicalize_name(requirement.name) not in found:
-          missing.append(f'{name} needs {requirement}')
-  assert not missing
 
 
 def test_models_that_configs_name_are_locked():

@@ -195,7 +195,7 @@ def test_result_and_json(fits, as_json, faked, capsys):
     assert fits or 'fits: --topology=v5e:4x4 (7.75 GiB left)' in out
     assert 'not times' in out
   assert fits or str(error.value) == (
-    'lm needs 16.00 GiB of 15.75 GiB a device on v5e:2x4, 0.25 GiB (268,435,456 bytes) too much; '
+    'lm needs 16.00 GiB of 15.75 GiB a device on v5e:2x4, 256.0 MiB (268,435,456 bytes) too much; '
     'compiled and fits: --topology=v5e:4x4 (7.75 GiB left)')
 
 
