@@ -8,7 +8,6 @@ executed: run only files that you trust. The saved `config.json` is the form to 
 
 import ast
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -153,10 +152,7 @@ def _find_config(path: str) -> str:
   name = re.fullmatch(r'(?:configs/)?([^/]+?)(?:\.py)?', path)
   if name and name[1] in shipped:
     return shipped[name[1]]
-  near = difflib.get_close_matches(name[1] if name else path, shipped, n=1, cutoff=0.7)
-  hint = f": did you mean '{near[0]}'?" if near else ''
-  raise UserError(f'config file not found: {path}{hint} (a file in Python, or one of '
-                  f"{', '.join(shipped)})")
+  raise unknown_name('config file', path, shipped)
 
 
 def load_sweep(spec: str) -> list[dict[str, Any]]:

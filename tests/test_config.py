@@ -283,5 +283,5 @@ def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch, 
   (tmp_path / 'quickstart').write_text('x')  # a file of one's own comes first
   with pytest.raises(UserError, match='quickstart'):
     load_config('quickstart')
-  with pytest.raises(UserError, match="config file not found: wikitxt103: did you mean 'wikitext"):
+  with pytest.raises(UserError, match="unknown config file 'wikitxt103': did you mean 'wikitext"):
     load_config('wikitxt103')

@@ -273,18 +273,14 @@ class _Client:
 
   def _refused(self, status: int, reason: str) -> UserError:
     """The error for a status that no further request changes."""
-    if status in (401, 403):
-      how = (f'set the right key in {KEY_VARIABLE}' if self._secret
-             else f'set {KEY_VARIABLE} to the key')
-    elif status == 404:
-      how = (f"it has no model '{self._endpoint.model}' or no such address: check --model and "
-             '--endpoint' + ('' if self._endpoint.chat else '; a chat model needs --chat'))
-    elif status == 429:
-      how = 'the quota is used up: the same command continues when there is more'
-    elif 300 <= status < 400:
-      how = 'it sends requests elsewhere: name that address'
-    else:
-      how = 'change what it names; --body takes fields out and adds others'
+    key = f'set {"the right key in " if self._secret else ""}{KEY_VARIABLE}' + (
+      '' if self._secret else ' to the key')
+    how = {
+      401: key, 403: key, 404: f"it has no model '{self._endpoint.model}' or no such address: "
+      'check --model and --endpoint; a chat model needs --chat',
+      429: 'the quota is used up: the same command continues when there is more',
+      **dict.fromkeys(range(300, 400), 'it sends requests elsewhere: name that address')}.get(
+        status, 'change what it names; --body takes fields out and adds others')
     return UserError(f'{self.address} refuses the request ({reason}): {how}')
 
   def _log_again(self, reason: str) -> None:

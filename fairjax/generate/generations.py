@@ -120,20 +120,11 @@ def generate(
   ends at eos at the latest: with pieces the end of the document, with words that of the line. In a
   group of processes all call this with a mesh of all devices, and the first one writes.
 
-  Args:
-    params: of the model.
-    decoder: the model.
-    vocabulary: of the model.
-    attribute: names the values and subgroups; its templates are the prefixes by default.
-    path: `.jsonl` or `.jsonl.gz`.
-    model: name of the model, a field of every record.
-    sample: how many, how long, temperature, seed.
-    prefixes: other prefixes, their values those of `attribute`.
-    card: identity of the model, kept in the manifest.
-    coupled: one noise for all values of a template; False: independent samples.
-    mesh: devices to split each batch over.
-    hang: when a batch hangs (`fairjax.train.watch`), which ends the process; None: never.
-    log: called with progress lines.
+  `path` is `.jsonl` or `.jsonl.gz`; `model`, a name, is in every record; `prefixes` are by default
+  the templates of `attribute`, which names their values and subgroups; the manifest keeps `card`,
+  the identity of the model. `coupled` shares one noise among the values of a template. Each batch
+  is split over the devices of `mesh`; where one hangs (`fairjax.train.watch`), the process ends;
+  `hang=None`: never.
 
   Raises:
     UserError: the file belongs to another model or other settings, has no manifest, or holds

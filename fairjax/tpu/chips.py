@@ -137,23 +137,10 @@ def _chip_of(prefix: str) -> Chip | None:
 
 def find_slice(name: str) -> Slice:
   """The slice of that name, for the compiler; else `UserError` with the nearest names."""
+  if name not in slice_names():
+    raise unknown_name('topology', name, slice_names())
   generation, _, shape = name.partition(':')
-  if name in slice_names():
-    return Slice(CHIPS[generation], shape)
-  chip = CHIPS.get(generation)
-  if chip is not None and chip.compiles and shape:
-    slices, hint = slices_of(chip), ''
-    if re.fullmatch(r'[1-9][0-9]*(x[1-9][0-9]*)*', shape):
-      count = math.prod(map(int, shape.split('x')))
-      near = min(slices, key=lambda s: abs(math.log(s.num_chips / count)))
-      hint = f"did you mean '{near.name}' ({near.num_chips} chips)? "
-    raise UserError(f"unknown topology '{name}': {hint}Known: "
-                    + ', '.join(s.name for s in slices))
-  for chip in CHIPS.values():
-    for s in slices_of(chip):
-      if chip.compiles and s.accelerator_type == name.replace('v5e-', 'v5litepod-'):
-        raise UserError(f"topology '{name}': name it by its shape in chips, {s.name}")
-  raise unknown_name('topology', name, slice_names())
+  return Slice(CHIPS[generation], shape)
 
 
 def find_accelerator(name: str, *, shape: str = '') -> Slice:

@@ -377,13 +377,9 @@ class CheckpointStore:
 
   def _read(self, step: int, template: Any, identity: Identity) -> tuple[Any, Any, str | None]:
     """(state, metadata, None), or the fault of the step; the same answer in all processes."""
-    state = metadata = fault = None
-    try:
-      metadata = self._metadata(step)
-    except Exception as e:
-      fault = f'its metadata cannot be read ({_first_line(e)})'
-    if not processes.agree(fault is None):
-      return None, None, fault or 'another process cannot read its metadata'
+    metadata, fault = _tried('its metadata', lambda: self._metadata(step))
+    if fault is not None:
+      return None, None, fault
     where = f'{self._directory}/{step}'
     check_identity(metadata['identity'], identity, where=where)
     other = different_leaves(template, metadata['leaves'])
@@ -391,18 +387,15 @@ class CheckpointStore:
       raise UserError(f'{where} holds other arrays than this version makes ({"; ".join(other[:3])})'
                       ': go on with the version that wrote it, or use another --workdir')
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-    try:  # Orbax, TensorStore and JSON raise some ten types for damaged files, bare Exception too
-      state = self._checkpointer.restore(self._directory / str(step), args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(abstract))).state
-    except Exception as e:
-      fault = f'its arrays cannot be read ({_first_line(e)})'
-    if not processes.agree(fault is None):
-      return None, None, fault or 'another process cannot read its arrays'
+    state, fault = _tried('its arrays', lambda: self._checkpointer.restore(
+      self._directory / str(step), args=ocp.args.Composite(
+        state=ocp.args.StandardRestore(abstract))).state)
+    if fault is not None:
+      return None, None, fault
     bad = damaged_leaves(state, metadata['leaves'])
-    if bad:
-      fault = f'{len(bad)} of its arrays are not what was written, e.g. {bad[0]}'
-    if not processes.agree(fault is None):
-      return None, None, fault or 'another process read damaged arrays'
+    if not processes.agree(not bad):
+      return None, None, (f'{len(bad)} of its arrays are not what was written, e.g. {bad[0]}'
+                          if bad else 'another process read damaged arrays')
     return state, metadata, None
 
   def _set_aside(self, step: int, why: str) -> None:
@@ -435,6 +428,18 @@ class CheckpointStore:
     if processes.is_first():
       self._clean()
     processes.share()
+
+
+def _tried(what: str, read: Callable[[], Any]) -> tuple[Any, str | None]:
+  """(what is read, None) or (None, why not); the same answer in all processes."""
+  found = fault = None
+  try:  # Orbax, TensorStore and JSON raise some ten types for damaged files, bare Exception too
+    found = read()
+  except Exception as e:
+    fault = f'{what} cannot be read ({_first_line(e)})'
+  if processes.agree(fault is None):
+    return found, None
+  return None, fault or f'another process cannot read {what}'
 
 
 def _about(identity: Identity, final: bool, extra_state: Any) -> dict[str, Any]:
@@ -499,21 +504,19 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
     check_identity(done['identity'], identity, where=str(directory))
   where = (directory / 'checkpoints').resolve() / str(done['step'])
   item = {'params': abstract}
-  restore_args = ocp.checkpoint_utils.construct_restore_args(item)
-  params = fault = None
-  try:
+
+  def read():
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      params = checkpointer.restore(where / 'state', args=ocp.args.PyTreeRestore(
-        item=item, restore_args=restore_args, partial_restore=True))['params']
-  except Exception as e:  # of many types, see `CheckpointStore._read`
-    fault = f'cannot be read ({_first_line(e)})'
-  if processes.agree(fault is None):
-    found = params_digest(params)
-    if found != done['digest']:
-      fault = f'have digest {found[:12]}..., saved as {done["digest"][:12]}...'
+      return checkpointer.restore(where / 'state', args=ocp.args.PyTreeRestore(
+        item=item, partial_restore=True,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(item)))['params']
+
+  params, fault = _tried('its parameters', read)
+  if fault is None and (digest := params_digest(params)) != done['digest']:
+    fault = f'its parameters have digest {digest[:12]}..., saved as {done["digest"][:12]}...'
   if not processes.agree(fault is None):
-    raise Damaged(f'{where} is damaged: its parameters {fault or "cannot be read by all"}: fairjax '
-                  'train with the same --config and --workdir falls back to an older step')
+    raise Damaged(f'{where} is damaged: {fault or "another process read others"}: fairjax train '
+                  'with the same --config and --workdir falls back to an older step')
   return params
 
 

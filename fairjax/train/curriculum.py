@@ -54,7 +54,7 @@ from fairjax.train.sentiment_examples import (
   split_sentences_set,
   state_batches,
 )
-from fairjax.train.steps import FairnessTerm, Params, Projection
+from fairjax.train.steps import FairnessTerm, Params
 
 Log = Callable[[str], None]
 PLAIN = Variant('none')
@@ -272,7 +272,7 @@ class Curriculum:
     seed = derive_seed(self.config.seed, 'sentiment')
     model = self.model.reading(segment_len=stage.sentence_tokens, memory_len=0)
     features = functools.partial(steps.make_features(model, self.mesh), lm.params)
-    shape = Projection.of(stage)
+    shape = steps.projection_of(stage)
     predict = steps.make_sentiment_predict(shape)
     width = self.model.config.model_dim
 

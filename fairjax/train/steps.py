@@ -247,20 +247,9 @@ BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
 """Counts of the batch builder in each row (`branch_counts` [B, 5])."""
 
 
-class Projection(NamedTuple):
-  """Shape of f_sh."""
-
-  num_layers: int
-  hidden_dim: int
-
-  @classmethod
-  def of(cls, stage: SentimentConfig) -> 'Projection':
-    """Takes the settings of a configuration."""
-    return cls(stage.num_layers, stage.hidden_dim)
-
-  def module(self) -> SentimentProjection:
-    """The Linen module."""
-    return SentimentProjection(num_layers=self.num_layers, hidden_dim=self.hidden_dim)
+def projection_of(stage: SentimentConfig) -> SentimentProjection:
+  """f_sh as a configuration says."""
+  return SentimentProjection(num_layers=stage.num_layers, hidden_dim=stage.hidden_dim)
 
 
 class FairnessTerm(NamedTuple):
@@ -269,12 +258,12 @@ class FairnessTerm(NamedTuple):
   gradient: str
   sentiment_layer: str
   monitor_every: int
-  projection: Projection
+  projection: SentimentProjection
 
   @classmethod
   def of(cls, stage: DebiasConfig, sentiment: SentimentConfig) -> 'FairnessTerm':
     """Takes the settings of a configuration."""
-    return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, Projection.of(sentiment))
+    return cls(stage.gradient, stage.sentiment_layer, stage.monitor_every, projection_of(sentiment))
 
 
 def state_sharding(model: CausalLM, mesh: Mesh, *, cached: bool = False) -> State:
@@ -444,17 +433,15 @@ def sentiment_state_template(model_dim: int, stage: SentimentConfig, mesh: Mesh)
 
 
 @functools.lru_cache
-def make_sentiment_step(adam: Adam, projection: Projection, mesh: Mesh) -> Jitted:
+def make_sentiment_step(adam: Adam, projection: SentimentProjection, mesh: Mesh) -> Jitted:
   """Step 2 (H-19): f_sh on h-bar of the frozen language model.
 
   Returns:
     `step(state, batch, seed, learning_rate) -> (state, metrics)`; batch holds `h_bar` [B, D]
     float32 and `label` [B] float32 (1 positive).
   """
-  module = projection.module()
-
   def loss_fn(params, memory, batch, key):
-    logit, _ = module.apply({'params': params}, batch['h_bar'])
+    logit, _ = projection.apply({'params': params}, batch['h_bar'])
     loss = binary_cross_entropy(logit, batch['label'])
     accuracy = jnp.mean((logit > 0) == (batch['label'] > 0.5))
     return loss, (memory, {'loss': (loss, jnp.ones(())), 'accuracy': (accuracy, jnp.ones(()))})
@@ -483,10 +470,9 @@ def make_features(model: CausalLM, mesh: Mesh) -> Callable:
 
 
 @functools.lru_cache
-def make_sentiment_predict(projection: Projection) -> Callable:
+def make_sentiment_predict(projection: SentimentProjection) -> Callable:
   """Jitted `predict(params, h_bar [..., D]) -> logit [...]`."""
-  module = projection.module()
-  return jax.jit(lambda params, h_bar: module.apply({'params': params}, h_bar)[0])
+  return jax.jit(lambda params, h_bar: projection.apply({'params': params}, h_bar)[0])
 
 
 def _check_model(model: CausalLM, mesh: Mesh) -> None:
@@ -496,7 +482,7 @@ def _check_model(model: CausalLM, mesh: Mesh) -> None:
 
 
 def _init_sentiment_state(model_dim: int, stage: SentimentConfig, key: jax.Array) -> TrainState:
-  params = Projection.of(stage).module().init(key, jnp.zeros((1, model_dim)))['params']
+  params = projection_of(stage).init(key, jnp.zeros((1, model_dim)))['params']
   return TrainState.fresh(nn.unbox(params), Adam.of(stage))
 
 
@@ -519,7 +505,7 @@ class BoundStep:
 
 def _project(term: FairnessTerm, projection: Params, h: jax.Array) -> jax.Array:
   """The output of the frozen f_sh on h (H-22): its last hidden layer, or (1 - p, p)."""
-  logit, hidden = cast(tuple, term.projection.module().apply({'params': projection}, h))
+  logit, hidden = cast(tuple, term.projection.apply({'params': projection}, h))
   if term.sentiment_layer == 'hidden':
     return hidden
   # The cosine of two single logits is only their sign; the pair of probabilities has an angle.

@@ -26,7 +26,6 @@ from fairjax.train.memory import (
 )
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import make_mesh, to_devices
-from fairjax.train.steps import Projection
 
 MODEL = language_model(CONFIG.model)
 MESHES = {'one device': (MeshConfig(), 1), 'rows over 4': (MeshConfig(), 4),
@@ -94,7 +93,8 @@ def sentiment_step():
   mesh = make_mesh(MeshConfig(), jax.devices()[:2])
   stage = dataclasses.replace(CONFIG.sentiment, hidden_dim=9)
   batch = to_devices({'h_bar': np.ones((8, 24), np.float32), 'label': np.ones(8, np.float32)}, mesh)
-  step = steps.BoundStep(steps.make_sentiment_step(Adam.of(stage), Projection.of(stage), mesh), 5)
+  step = steps.BoundStep(steps.make_sentiment_step(
+    Adam.of(stage), steps.projection_of(stage), mesh), 5)
   state = zeros(steps.sentiment_state_template(24, stage, mesh))
   return step, state, batch, np.float32(1e-3)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairjax.config import SHIPPED, Config
+from fairjax.config_io import described_fields
 from fairjax.errors import UserError
 from fairjax.tpu.chips import Slice, find_accelerator
 
@@ -167,8 +168,8 @@ _SHARED = {'nfs', 'nfs4', 'cifs', 'lustre', 'ceph', 'beegfs', 'gpfs', 'fuse.gcsf
 
 def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple[str, str]]:
   """(field, path) of everything that a config reads from files; `attributes`: built-in names."""
-  for field, values in _texts(dataclasses.asdict(config), ''):
-    for value in values:
+  for field, found, *_ in described_fields(config):
+    for value in _texts(found):
       folder = _WITH_FOLDER.sub('', value, count=1)
       if value.startswith(SHIPPED):
         continue
@@ -181,20 +182,16 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
 
 def option_paths(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """(option, path) of the files that a command's options seem to name."""
-  for name, values in _texts({k: v for k, v in options.items() if k not in _WRITTEN}, ''):
-    for value in values:
+  for name, found in options.items():
+    for value in _texts(found) if name not in _WRITTEN else ():
       path = _WITH_FOLDER.sub('', value, count=1)
       if path != value or _FILE.search(value) or os.path.exists(value):
         yield f"--{name.replace('_', '-')}", path
 
 
-def _texts(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, list[str]]]:
-  for name, value in values.items():
-    if isinstance(value, Mapping):
-      yield from _texts(value, f'{prefix}{name}.')
-    else:
-      items = value if isinstance(value, list | tuple) else [value]
-      yield f'{prefix}{name}', [v for v in items if isinstance(v, str)]
+def _texts(value: Any) -> list[str]:
+  items = value if isinstance(value, list | tuple) else [value]
+  return [item for item in items if isinstance(item, str)]
 
 
 def not_on_workers(
