@@ -66,21 +66,6 @@ def test_sampler(run):
   assert found['share_of_peak'] is None
 
 
-def test_sampler_of_a_config_samples_as_it_says():
-  options, config = parsed('--config=configs/wikitext103.py', '--config.model.num_layers=2',
-                           '--dtype=float32', '--samples=7')
-  assert config.model.cutoffs and config.model.num_layers == 2 and config.model.model_dim == 1024
-  assert config.model.dtype == 'float32' and config.model.vocab_size == 267_736
-  assert sampler.sizes_of(options, config) == {
-    'values': 10, 'samples': 7, 'new_tokens': 50, 'batch_size': 200, 'prefix_len': 10}
-
-
-def test_a_config_without_a_vocabulary_size_has_that_of_its_data():
-  _, config = parsed('--config=configs/quickstart.py')
-  assert config.model.vocab_size == config.data.vocab_size > 0
-  assert parsed('--config=configs/quickstart.py', '--vocab_size=99')[1].model.vocab_size == 99
-
-
 def parsed(*arguments):
   return model_flags.parse(sampler.make_parser(), arguments)
 
@@ -278,22 +263,6 @@ def test_bytes_of_training_hold_parameters_gradients_and_moments():
   counted = 4 * parameter_counts(MODEL)['total'] * (4 + 2 + 4) + inputs + 2 * 3 * 2 * 8 * 16 * 4
   assert one.nbytes == pytest.approx(counted, rel=1e-3)  # lengths and steps are counters
   assert one.operations < two.operations < 2 * one.operations
-
-
-def test_the_larger_floor_binds():
-  limits = {'operations_per_s': 10.0, 'bytes_per_s': 100.0}
-  assert floors.floor(floors.Work(20, 100), limits) == {
-    'products': 2.0, 'bytes': 1.0, 'seconds': 2.0, 'binds': 'products'}
-  assert floors.floor(floors.Work(1, 100), limits)['binds'] == 'bytes'
-
-
-def test_limits_add_the_speeds_of_devices(monkeypatch):
-  monkeypatch.setattr(harness, 'SIZES', ((), (64, 256)))
-  monkeypatch.setattr(harness, 'in_turns', lambda runs, **_: {
-    name: [jax.block_until_ready(run()) is None or 2.0] for name, run in runs.items()})
-  one, two = (harness.limits('float32', jax.devices()[:n]) for n in (1, 2))
-  assert one['operations_per_s'] == 64 ** 3
-  assert two == {name: 2 * value for name, value in one.items()}
 
 
 def test_peaks_are_those_of_the_data_sheets():

@@ -38,17 +38,6 @@ def fairjax_commands() -> list[str]:
     ' '.join(found.split()) for found in re.findall(r'`(fairjax [a-z][^`]* --[^`]+)`', text)]
 
 
-@pytest.mark.parametrize('line', fairjax_commands())
-def test_readme_commands_parse(line):
-  options = cli.parse(shlex.split(line, comments=True)[1:])
-  assert options.verb
-  if getattr(options, 'config', None):
-    path, _, argument = options.config.partition(':')
-    assert (ROOT / path).is_file()
-    from fairjax.config_io import load_config
-    load_config(f'{ROOT / path}:{argument}', options.overrides)
-
-
 @pytest.mark.parametrize('page', PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_commands_of_a_page_parse(page):
   """Verbs and options are there; what cheap ones do is tested with the README's and the help's."""

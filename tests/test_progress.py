@@ -12,7 +12,7 @@ import pytest
 
 from fairjax import progress
 from fairjax.counterfactual import load_attribute
-from fairjax.progress import Progress, format_time, write_line
+from fairjax.progress import Progress, write_line
 
 COUNTRY = load_attribute('country')
 WORK = '''
@@ -172,11 +172,6 @@ def test_without_a_log_and_in_other_processes_nothing_is_shown(monkeypatch, caps
   with Progress('x', 3, unit='things', log=None if shown == 'no log' else lambda line: None) as p:
     p.add(3)
   assert capsys.readouterr() == ('', '')
-
-
-def test_times_in_words():
-  assert format_time(3599.9) == '59:59' and format_time(3600) == '1:00:00'
-  assert format_time(75) == '1:15' and format_time(-1) == '0:00'
 
 
 def test_lines_of_native_code_are_held_back_and_no_others():

@@ -10,13 +10,10 @@ from fairjax.model.causal_lm import (
   CausalLM,
   Documents,
   Memory,
-  Output,
-  Pairs,
   Params,
   State,
   init_memory,
 )
-from fairjax.model.likelihood import next_token_nll
 from fairjax.model.sentiment import SentimentProjection
 from fairjax.model.transformer_xl import (
   TransformerXL,
@@ -26,7 +23,7 @@ from fairjax.model.transformer_xl import (
   parameter_counts,
 )
 
-__all__ = ['Branches', 'CausalLM', 'Documents', 'Memory', 'Output', 'Pairs', 'Params',
+__all__ = ['Branches', 'CausalLM', 'Documents', 'Memory', 'Params',
            'SentimentProjection', 'State', 'TransformerXL', 'TransformerXLModel',
-           'format_parameters', 'init_memory', 'language_model', 'next_token_nll',
+           'format_parameters', 'init_memory', 'language_model',
            'parameter_counts']

@@ -37,13 +37,7 @@ _CPU_BLOCK, _CPU_BLOCKS = 128, 8  # queries whose scores stay in a core's cache;
 
 
 def choose_attention(config: ModelConfig, device_kind: str) -> str:
-  """Picks the way to compute attention on a device; `config.attention` decides unless auto.
-
-  >>> choose_attention(ModelConfig(segment_len=512), 'cpu')
-  'heads'
-  >>> choose_attention(ModelConfig(segment_len=512), 'TPU v5 lite')
-  'kernel'
-  """
+  """Picks the way to compute attention on a device; `config.attention` decides unless auto."""
   if config.attention == 'kernel' and device_kind in _faulty:
     return 'blocks'
   if config.attention != 'auto':

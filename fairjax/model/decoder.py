@@ -71,16 +71,7 @@ class Parameter(NamedTuple):
 
 
 def layer_parameters(config: DecoderConfig) -> dict[str, Parameter]:
-  """Parameters of one layer; all layers are stacked on axis 0.
-
-  >>> sizes = dict(vocab_size=7, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=2, ff_dim=8)
-  >>> config = DecoderConfig(**sizes, model_dim=4, max_positions=9, norm_eps=1e-6,
-  ...                        activation='silu', tied=True)
-  >>> {name: p.shape for name, p in layer_parameters(config).items() if 'norm' not in name}
-  ... # doctest: +NORMALIZE_WHITESPACE
-  {'query': (4, 2, 2), 'key': (4, 1, 2), 'value': (4, 1, 2), 'attention_output': (2, 2, 4),
-   'ff_up': (4, 8), 'ff_gate': (4, 8), 'ff_down': (8, 4)}
-  """
+  """Parameters of one layer; all layers are stacked on axis 0."""
   c = config
   d, n, g, h, f = c.model_dim, c.num_heads, c.num_kv_heads, c.head_dim, c.ff_dim
   found = {

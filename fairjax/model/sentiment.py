@@ -14,12 +14,6 @@ class SentimentProjection(nn.Module):
 
   `num_layers` matrices with ReLU between them: the paper's three layers are D -> 128 -> 128 -> 1.
   Parameters `weight_i`, `bias_i` are float32 (float64 for float64 inputs).
-
-  >>> projection = SentimentProjection(num_layers=3, hidden_dim=128)
-  >>> variables = projection.init(jax.random.key(0), jnp.ones((1, 16)))
-  >>> logit, hidden = projection.apply(variables, jnp.ones((5, 2, 16)))
-  >>> logit.shape, hidden.shape
-  ((5, 2), (5, 2, 128))
   """
 
   num_layers: int = 3

@@ -52,15 +52,6 @@ class TransformerXL(nn.Module):
   (`fairjax.model.softmax.parameter_table`); `content_bias` and `position_bias` [N, H] (u and v;
   inside `layers` as [L, N, H] unless `tie_position_biases`); `layers`, stacked on axis 0 (see
   `Block`); `final_norm_scale` and `final_norm_bias` [D] with `final_norm`.
-
-  >>> config = ModelConfig(vocab_size=7, num_layers=2, model_dim=4, num_heads=1, head_dim=4,
-  ...                      ff_dim=8, segment_len=3, memory_len=3)
-  >>> model, tokens = TransformerXL(config), jnp.ones((1, 3), jnp.int32)
-  >>> from fairjax.model.causal_lm import init_memory
-  >>> memory = init_memory(config, 1)
-  >>> params = nn.unbox(model.init(jax.random.key(0), tokens, memory))
-  >>> model.apply(params, tokens, memory).hidden.shape
-  (1, 3, 4)
   """
 
   config: ModelConfig
@@ -319,11 +310,7 @@ def parameter_counts(config: ModelConfig) -> dict[str, int]:
 
 
 def format_parameters(counts: Mapping[str, int]) -> str:
-  """Formats the result of `parameter_counts`.
-
-  >>> format_parameters({'total': 1_500_000, 'layers': 1_000_000, 'embedding': 500_000})
-  '1.5 M parameters: 1.0 M in the layers, 0.5 M in embedding and softmax'
-  """
+  """Formats the result of `parameter_counts`: '1.5 M parameters: 1.0 M in the layers, ...'."""
   total, layers, embedding = (counts[k] / 1e6 for k in ('total', 'layers', 'embedding'))
   return (f'{total:.1f} M parameters: {layers:.1f} M in the layers, {embedding:.1f} M in embedding '
           'and softmax')

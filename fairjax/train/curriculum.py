@@ -92,13 +92,7 @@ LM, SENTIMENT = StageSpec('lm', 'lm'), StageSpec('sentiment', 'sentiment', 'lm')
 
 
 def variant_stage(attribute: str, variant: Variant) -> StageSpec:
-  """The stage of a variant of step 3; `attribute` is the stem of its file.
-
-  >>> variant_stage('country', Variant('random_projection', 1.0)).name
-  'debias/country-random-projection-1'
-  >>> variant_stage('', Variant('dropout', rates=(0.15, 0.2))).model, variant_stage('', PLAIN).model
-  ('dropout-0.15-0.2', 'extended-baseline')
-  """
+  """The stage of a variant of step 3; `attribute` is the stem of its file."""
   name = {
     'none': 'extended-baseline', 'control': 'control', 'cda': f'cda-{variant.sided}',
     'dropout': 'dropout-{:g}-{:g}'.format(*variant.rates),

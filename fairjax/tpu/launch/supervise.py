@@ -49,11 +49,7 @@ def verdict(code: int) -> str:
 
 
 def joint_code(codes: Iterable[int]) -> int:
-  """The code of a job: a user error decides, then a fault, then an interruption, which end others.
-
-  >>> joint_code([134, 2, 0]), joint_code([134, 1]), joint_code([0, 0]), joint_code([42, 134])
-  (2, 1, 0, 42)
-  """
+  """The code of a job: a user error decides, then a fault, then an interruption."""
   order = (USER, FAULT, RESTART, DONE)
   return min(codes, key=lambda code: (order.index(verdict(code)), code))
 
@@ -212,13 +208,7 @@ def is_limit(text: str) -> bool:
 
 
 def denied(errors: str) -> str:
-  """The remedy where an account may not or cannot ask at all; '' for every other error.
-
-  >>> denied('ERROR: Reauthentication failed. Please run: gcloud auth login')
-  'log in again: gcloud auth login'
-  >>> denied('ERROR: There was a problem refreshing your tokens: timed out. Run: gcloud auth login')
-  ''
-  """
+  """The remedy where an account may not or cannot ask at all; '' for every other error."""
   if is_limit(errors) or _TRANSIENT.search(errors):
     return ''
   return next((remedy for pattern, remedy in _DENIED if pattern.search(errors)), '')
