@@ -162,12 +162,12 @@ class _Group:
     return self.position >= self._until
 
 
-_group: _Group | None = None
+_group, _started = _Group(0, 1, ''), False
 
 
 def start(spec: str) -> None:
   """Joins the processes of a run (`auto` or `HOST:PORT,COUNT,INDEX`), before all else with JAX."""
-  global _group
+  global _group, _started
   import jax
   arguments: dict[str, Any] = {}
   if spec != 'auto':
@@ -195,6 +195,7 @@ def start(spec: str) -> None:
                     f'({str(e).splitlines()[0]}): start the same command on every machine') from e
   _group = _Group(jax.process_index(), jax.process_count(),
                   _own_address() if spec == 'auto' else _ip_address(spec.rpartition(':')[0]))
+  _started = True
 
 
 def _ip_address(host: str) -> str:
@@ -216,22 +217,22 @@ def _own_address() -> str:
 
 def is_first() -> bool:
   """Whether this process writes what the run writes once; true of a process alone."""
-  return _group is None or _group.index == 0
+  return _group.index == 0
 
 
 def started() -> bool:
   """Whether `start` was called."""
-  return _group is not None
+  return _started
 
 
 def index() -> int:
   """Number of this process."""
-  return 0 if _group is None else _group.index
+  return _group.index
 
 
 def count() -> int:
   """Processes of the run."""
-  return 1 if _group is None else _group.count
+  return _group.count
 
 
 def share(value: Any = None) -> Any:
@@ -256,25 +257,23 @@ def agree(ok: bool) -> bool:
 @contextlib.contextmanager
 def cooperative() -> Iterator[None]:
   """Work in the block asks `stop_here` at every step; elsewhere a signal ends all at once."""
-  if _group is not None:
-    _group.cooperative += 1
+  _group.cooperative += 1
   try:
     yield
   finally:
-    if _group is not None:
-      _group.cooperative -= 1
+    _group.cooperative -= 1
 
 
 def ask_to_stop(why: str) -> None:
   """Asks all processes to stop (this one got a signal)."""
-  if _group is not None:
+  if _started:
     _group.send({'stop': why})
     _group.stop(why)
 
 
 def stop_here() -> bool:
   """Whether all processes stop after the step just done; every process calls it after each."""
-  if _group is None:
+  if not _started:
     return False
   from jax.experimental import multihost_utils
   asked = _group.step()
@@ -285,7 +284,7 @@ def stop_here() -> bool:
 
 def leave(code: int) -> int:
   """Ends this process's part: sends the others its exit code, and returns it."""
-  if _group is None:
+  if not _started:
     return code
   # After a stop that all agreed on, each leaves in its own time, as after a success.
   alone = code and not (code == PREEMPTED and _group.stopped)
@@ -304,8 +303,7 @@ def wait_for_loss() -> None:
 
 def end_all(code: int, line: str) -> None:
   """Ends this process and the others of its run without waiting for anything."""
-  if _group is not None:
-    _group.send({'end': code, 'why': line})
+  _group.send({'end': code, 'why': line})
   end_now(code, line)
 
 

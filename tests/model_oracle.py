@@ -51,14 +51,14 @@ def golden_decoder(name):
     dtype=np.float64))
 
 
-def make_params(config, seed=0):
+def make_params(config, seed=0, *, scale=0.3):
   """Random parameters in which every leaf matters (biases and scales too)."""
   tokens = jnp.zeros((1, 2), jnp.int32)
   shapes = jax.eval_shape(
     lambda: nn.unbox(TransformerXL(config).init(jax.random.key(0), tokens, init_memory(config, 1))))
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-    lambda s: jnp.asarray(rng.normal(size=s.shape) * 0.3, s.dtype), shapes['params'])
+    lambda s: jnp.asarray(rng.normal(size=s.shape) * scale, s.dtype), shapes['params'])
 
 
 def random_tokens(config, batch_size, length, seed=1):

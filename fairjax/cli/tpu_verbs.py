@@ -110,7 +110,7 @@ def _one(
       return begun.to_dict(), ''
   search = smallest_slice(config, program, where, begun=begun, log=log)
   found, tried = search.found, search.tried
-  more: dict = {'tried': tried} | ({} if smallest else {'advice': advice(config, program)})
+  more: dict = {'tried': tried} | ({} if smallest else {'advice': advice(program)})
   options = options_of(config, found) if found else None
   if smallest and found:
     show(f'{program}: the smallest slice of {chip} that holds it is {found.topology}: {options}')
@@ -132,7 +132,7 @@ def _one(
   split = '' if program == 'sample' else ', nor with a larger mesh.fsdp'
   why = f' ({search.refused})' if search.refused else ''
   return {'fits': False} | more, (
-    f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {advice(config, program)}')
+    f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {advice(program)}')
 
 
 # `tpu compile`: the real TPU compiler without a TPU.

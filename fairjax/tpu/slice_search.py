@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -150,19 +149,13 @@ def options_of(config: Config, found: Analysis) -> str:
     *(['--config.mesh.data=-1'] if config.mesh.data != -1 else [])])
 
 
-def advice(config: Config, program: str) -> str:
+def advice(program: str) -> str:
   """What else makes a program smaller; none of it was compiled."""
   if program == 'sample':
     return 'a smaller --config.sample.batch_size'
-  stage = {'lm': config.lm, 'debias': config.debias}[program]
-  ways = []
-  if config.model.remat != 'full':
-    ways.append('--config.model.remat=full (computes activations again)')
-  if math.gcd(config.model.num_heads, config.model.ff_dim) > config.mesh.model:
-    ways.append('a larger --config.mesh.model (splits heads, feed-forward and vocabulary)')
-  ways.append(f'--config.{program}.grad_accum_steps={2 * stage.grad_accum_steps} or more (smaller '
-              'microbatches)')
-  return '; '.join(ways)
+  return ('--config.model.remat=full (computes activations again); a larger --config.mesh.model '
+          '(splits heads, feed-forward and vocabulary); a larger '
+          f'--config.{program}.grad_accum_steps (smaller microbatches)')
 
 
 # The page of `fairjax tpu compile --matrix`.

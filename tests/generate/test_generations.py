@@ -6,11 +6,10 @@ import json
 import re
 import time
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_oracle import make_params
 
 from fairjax.cli.main import main
 from fairjax.config import LogConfig, ModelConfig, SampleConfig
@@ -27,7 +26,6 @@ from fairjax.generate import (
   sentence_end_ids,
 )
 from fairjax.generate.generations import _continuation, check_inputs, write_prompts
-from fairjax.model import TransformerXL, init_memory
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.processes import PREEMPTED
 from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
@@ -54,12 +52,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def params():
-  shapes = nn.unbox(jax.eval_shape(
-    TransformerXL(CONFIG).init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32),
-    init_memory(CONFIG, 1)))
-  rng = np.random.default_rng(0)
-  return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(scale=0.3, size=x.shape), x.dtype), shapes['params'])
+  return make_params(CONFIG)
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import dataclasses
 import itertools
 import re
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from model_oracle import continuation_logits
+from model_oracle import continuation_logits, make_params
 
 from fairjax.config import ModelConfig
 from fairjax.generate import noise, sampler
@@ -25,18 +24,9 @@ PREFIXES = [[1, 3, 4], [1, 5, 4, 6], [1, 7, 4]]
 OPTIONS = dict(template=2, seed=3, max_new_tokens=5, temperature=1.0, eos_id=1)
 
 
-def make_params(config=CONFIG, seed=0):
-  shapes = nn.unbox(jax.eval_shape(
-    TransformerXL(config).init, jax.random.key(0), jnp.zeros((1, 2), jnp.int32),
-    init_memory(config, 1)))
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(scale=0.4, size=x.shape), x.dtype), shapes['params'])
-
-
 @pytest.fixture(scope='module')
 def params():
-  return make_params()
+  return make_params(CONFIG, scale=0.4)
 
 
 def draw(params, prefixes=PREFIXES, samples=range(40), **options):
@@ -198,7 +188,8 @@ def test_compiles_once_for_templates_and_models(params):
   sample = sampler.make_sampler(jax.default_backend())
   before = sample._cache_size()
   assert before
-  draw(make_params(seed=9), [[1, 2], [1, 9, 9, 9, 9], [1]], template=7, seed=8, temperature=0.5)
+  draw(make_params(CONFIG, 9, scale=0.4), [[1, 2], [1, 9, 9, 9, 9], [1]], template=7, seed=8,
+       temperature=0.5)
   assert sample._cache_size() == before
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import model_oracle
 import numpy as np
 import pytest
 from model_oracle import continuation_logits as decoder_logits
@@ -19,22 +19,13 @@ CONFIG = ModelConfig(
   memory_len=12, init_std=0.3)
 OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
 
+make_params = functools.partial(model_oracle.make_params, scale=0.35)
 _logits = jax.jit(
   decoder_logits, static_argnums=0, static_argnames='stages')
 
 
 def continuation_logits(params, config, *texts, **options):
   return _logits(TransformerXLDecoder(config), params, *texts, **options)
-
-
-def make_params(config, seed=0):
-  """Random parameters; biases and norms too, so that none of them can be forgotten."""
-  model = TransformerXL(config)
-  tokens = jnp.zeros((1, 4), jnp.int32)
-  shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, init_memory(config, 1)))
-  rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda leaf: jnp.asarray(rng.normal(scale=0.35, size=leaf.shape), leaf.dtype), shapes['params'])
 
 
 def make_texts(*, lengths=(3, 5, 2), samples=2, new=9, size=6):

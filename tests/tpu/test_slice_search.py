@@ -169,13 +169,6 @@ def test_the_search_compiles_few_meshes_of_a_slice(faked):
   assert seen[-1] == ('v5e:4x8', 32)
 
 
-def test_advice_names_what_no_search_compiles():
-  advice = search.advice(TINY, 'lm')
-  assert 'remat=full' in advice and 'lm.grad_accum_steps=2' in advice
-  assert 'mesh.model' in search.advice(TINY, 'debias')
-  assert 'sample.batch_size' in search.advice(TINY, 'sample')
-
-
 @pytest.mark.parametrize('fits', [True, False])
 @pytest.mark.parametrize('as_json', [False, True])
 def test_result_and_json(fits, as_json, faked, capsys):
