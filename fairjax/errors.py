@@ -25,14 +25,9 @@ class Preempted(Exception):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '') -> UserError:
-  r"""The error for a name that is not one of `known`; suggests the nearest one.
+  """The error for a name that is not one of `known`; suggests the nearest one.
 
   Where the two look alike, it names the characters that differ instead.
-
-  >>> print(unknown_name('scorer', 'vadr', ['opinion', 'vader']))
-  unknown scorer 'vadr': did you mean 'vader'? Known: opinion, vader
-  >>> print(unknown_name('scorer', 'v\u0430der', ['opinion', 'vader']))
-  unknown scorer 'v\u0430der': it looks like 'vader', written with U+0430. Known: opinion, vader
   """
   known = sorted(known)
   alike = [k for k in known if _looks(k) == _looks(name)]

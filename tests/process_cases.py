@@ -32,7 +32,7 @@ from fairjax.config import (  # noqa: E402
 )
 from fairjax.counterfactual import Prefix, load_attribute  # noqa: E402
 from fairjax.errors import Preempted  # noqa: E402
-from fairjax.generate import generate  # noqa: E402
+from fairjax.generate.generations import generate  # noqa: E402
 from fairjax.model import language_model  # noqa: E402
 from fairjax.model.decoding import TransformerXLDecoder  # noqa: E402
 from fairjax.processes import StopSignal  # noqa: E402

@@ -99,7 +99,7 @@ def generate(
   vocabulary: Vocabulary,
   attribute: Attribute,
   *,
-  path: str | pathlib.Path,
+  path: str | os.PathLike,
   model: str,
   sample: SampleConfig,
   prefixes: Sequence[Prefix] | None = None,

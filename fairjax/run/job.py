@@ -97,7 +97,7 @@ class PreparedBatches:
 
   def __init__(self, prepared: 'PreparedData', model: ModelConfig, config: Config,
                log: Callable[[str], None], *, positions: int | None = None):
-    from fairjax.generate import check_inputs
+    from fairjax.generate.generations import check_inputs
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
     for chosen in (False, True)[:1 + heldout]:  # before the training, not after it

@@ -204,7 +204,7 @@ def sample_pretrained(
   """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
 
-  from fairjax.generate import generate
+  from fairjax.generate.generations import generate
   from fairjax.model.decoder import CachedDecoder, DecoderConfig
   from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name

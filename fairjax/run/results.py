@@ -186,7 +186,7 @@ class Run:
     None stands for the run's own attribute, the prefixes that `sample` asks for, and the run's own
     sampling.
     """
-    from fairjax.generate import generate
+    from fairjax.generate.generations import generate
     from fairjax.run.next_token import write_next_token
     attribute, sample = attribute or self.attribute, sample or self.config.sample
     parts = params, decoder or self.decoder(), self.vocabulary, attribute

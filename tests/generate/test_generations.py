@@ -19,13 +19,17 @@ from fairjax.errors import UserError
 from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import (
   check_complete,
-  generate,
   generations,
   manifest_of,
   read_records,
-  sentence_end_ids,
 )
-from fairjax.generate.generations import _continuation, check_inputs, write_prompts
+from fairjax.generate.generations import (
+  _continuation,
+  check_inputs,
+  generate,
+  sentence_end_ids,
+  write_prompts,
+)
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.processes import PREEMPTED
 from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
