@@ -38,14 +38,11 @@ def main() -> int:
 def _options() -> argparse.Namespace:
   parser = argparse.ArgumentParser(prog='python -m tests.chaos', description=__doc__)
   parser.add_argument('--faults', default='all', help=f'of {", ".join(FAULTS)}; comma between')
-  parser.add_argument('--runs', type=int, default=7,
-                      help='cases of each fault; with 0 only the --results are shown')
+  parser.add_argument('--runs', type=int, default=7, help='cases of each fault')
   parser.add_argument('--first', type=int, default=0, help='number of the first case')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--quick', action='store_true',
                       help='runs without sentence similarity, programs without optimizations')
-  parser.add_argument('--results', type=pathlib.Path, metavar='FILE', help='JSON lines: cases are '
-                      'appended, and those that are there are not done again')
   parser.add_argument('--scratch', type=pathlib.Path, help='folder; a temporary one by default')
   parser.add_argument('--json', action='store_true', help='print JSON instead of counts')
   options = parser.parse_args()
@@ -58,13 +55,10 @@ def _options() -> argparse.Namespace:
 
 def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
   from tests.chaos import cases, nursery
-  found = _read_results(options.results)
-  if not options.runs:
-    return found
   nursery.warm_up(quick=options.quick)
   shutil.rmtree(folder / 'one', ignore_errors=True)
   laboratory = cases.Laboratory(folder / 'one', curriculum.QUICK if options.quick else {})
-  done = {(c.fault, c.number) for c in found}
+  found = []
   try:
     begin = time.monotonic()
     undisturbed = laboratory.record()
@@ -73,15 +67,10 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
     # The faults in turns, so that a pass that is cut off has tried all of them.
     for number in range(options.first, options.first + options.runs):
       for fault in options.faults:
-        if (fault, number) in done:
-          continue
         case = cases.carry_out(laboratory, fault, number, options.seed)
         found.append(case)
         _log(f'{fault} {number}: {case.what} | {case.first} {case.message} | {case.second} '
              f'{case.answer} | {case.seconds:.1f} s | {case.verdict}')
-        if options.results:
-          with options.results.open('a', encoding='utf-8') as file:
-            file.write(json.dumps(case.to_dict()) + '\n')
   finally:
     laboratory.close()
   return found
@@ -89,13 +78,6 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
 
 def _log(line: str) -> None:
   print(line, file=sys.stderr, flush=True)
-
-
-def _read_results(path: pathlib.Path | None) -> list:
-  from tests.chaos.cases import Case
-  if path is None or not path.exists():
-    return []
-  return [Case(**json.loads(line)) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
 if __name__ == '__main__':

@@ -33,9 +33,7 @@ from fairjax.train import (
   PLAIN,
   SENTIMENT,
   Curriculum,
-  StageResult,
   TrainingDiverged,
-  derive_seed,
   read_done,
   read_metrics,
   steps,
@@ -467,11 +465,6 @@ def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(
     assert a['fairness_loss/embedding'] == pytest.approx(b['fairness_loss/embedding'], rel=1e-4)
 
 
-def test_seeds_of_purposes_differ():
-  seeds = {derive_seed(seed, purpose) for seed in range(20) for purpose in ('lm', 'debias')}
-  assert len(seeds) == 40
-
-
 # Variants of step 3.
 
 @pytest.mark.parametrize(('text', 'name', 'change'), [
@@ -563,23 +556,6 @@ def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path)
   # No model is held that no later stage reads.
   assert {name: x.digest for name, x in again.items()} == {
     'lm': lm.digest, 'debias/cda-two': cda.digest}
-
-
-def test_without_rates_the_phase_is_the_control(tmp_path, monkeypatch):
-  plain = dataclasses.replace(
-    CONFIG, model=dataclasses.replace(CONFIG.model, hidden_dropout=0.0, attention_dropout=0.0))
-  assert variant_config(plain, parse_variant('dropout:0')) == plain
-  curriculum, seen = _curriculum(tmp_path, config=plain), []
-
-  def run(stage, *, stop, log):
-    seen.append((stage.config, stage.identity.config, stage.step, stage.batch_name(3)))
-    return {}
-
-  monkeypatch.setattr('fairjax.train.curriculum.run_stage', run)
-  lm = StageResult({}, None, 'd', tmp_path)
-  for variant in (PLAIN, parse_variant('dropout:0')):
-    curriculum.run(variant_stage('', variant), {'lm': lm})
-  assert seen[0][:2] == seen[1][:2] and seen[0][3] == seen[1][3] == 'train segment 3'
 
 
 def test_long_branches_are_part_of_a_stage_only_where_they_are_used():

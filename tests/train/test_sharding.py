@@ -1,7 +1,6 @@
 """The shardings of arrays, and that they change no result."""
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import pathlib
@@ -11,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 from groups import ends, free_address, start
-from jax.experimental import topologies
 
 from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
@@ -20,7 +18,6 @@ from fairjax.model.causal_lm import Branches
 from fairjax.model.decoder import DecoderModel, LoraDecoder
 from fairjax.model.softmax import parameter_table
 from fairjax.pretrained.decoder_files import read_decoder_config
-from fairjax.tpu import programs as devices
 from fairjax.tpu.chips import find_slice
 from fairjax.train import make_mesh, steps
 from fairjax.train.optimizer import Adam
@@ -343,26 +340,6 @@ def test_processes_or_fake_devices_stand_for_slices():
   mesh = make_mesh(MeshConfig(slices=2, fsdp=2, model=2))
   assert mesh.devices.shape == (2, 1, 2, 2)
   assert [d.id for d in mesh.devices[0].flat] == [d.id for d in jax.devices()[:4]]
-
-
-@pytest.mark.parametrize(('name', 'num_slices', 'options'), [
-  ('v5e:4x4', 1, {}), ('v5e:4x4', 2, {'num_slices': 2}),
-  ('v4:2x2x1', 4, {'num_slices': 4, 'chip_config_name': 'megacore'}),
-  ('v6e:1x1', 2, {'num_slices': 2, 'chips_per_host_bounds': [1, 1, 1]})])
-def test_the_compiler_is_asked_for_so_many_slices(name, num_slices, options, monkeypatch):
-  asked = []
-
-  class Description:
-    devices = ('a', 'b')
-
-  def describe(**found):
-    asked.append(found)
-    return Description
-
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda module: module)
-  monkeypatch.setattr(topologies, 'get_topology_desc', describe)
-  assert devices.slice_devices(find_slice(name), num_slices=num_slices) == ['a', 'b']
-  assert asked == [{'platform': 'tpu', 'topology_name': name} | options]
 
 
 CODE = '''
