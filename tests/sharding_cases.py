@@ -68,7 +68,7 @@ def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps
   for i in range(num_steps):
     state, found = step(state, to_devices(rows(i), mesh), 0, np.float32(0.01), *extra)
     metrics.append({name: float(value) for name, (value, _) in found.items()})
-  assert step.cache_size() == 1, 'a later step compiled again'
+  assert step._compiled._cache_size() == 1, 'a later step compiled again'
   # Seven rows: no mesh divides them, and two processes have three and four.
   batch = make_batch(99, config.vocab_size) | {'weights': np.ones((B, T))}
   nll, tokens = evaluate_nll(lm, state.params, own_rows([

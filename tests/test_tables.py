@@ -3,14 +3,11 @@
 import contextlib
 import csv
 import decimal
-import gzip
 import io
 import json
 import lzma
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 from backports import zstd
@@ -243,17 +240,6 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
   assert main(report) == 2
   assert main([*report, '--empty=drop']) == 0
   assert 'Syria 50.0 %, Iran 50.0 %' in (tmp_path / 'report' / 'report.md').read_text()
-
-
-@pytest.mark.parametrize('name', ['-', '/dev/stdin'])
-def test_measures_of_a_pipe_are_those_of_the_file(tmp_path, name):
-  (tmp_path / 'r').write_bytes(gzip.compress(as_lines(rows())))
-  command = ['measure', '--attribute=country', '--scorer=vader', '--permutations=9', '--json']
-  found = [subprocess.run(
-    [sys.executable, '-m', 'fairjax', *command, f'--records={records}'], check=True, timeout=120,
-    input=(tmp_path / 'r').read_bytes(), capture_output=True).stdout
-    for records in (name, tmp_path / 'r')]
-  assert found[0] == found[1]
 
 
 def documents(path, layout, **options):

@@ -5,7 +5,6 @@ which is compared when it is resumed, and whether the file is complete.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -81,18 +80,6 @@ SAMPLING_VERSION = 1
 _SENTENCE_END = re.compile(r'[.!?]+["\'\u2019\u201d)\]]*')
 
 
-@dataclasses.dataclass(frozen=True)
-class GenerationSummary:
-  """Result of `generate`."""
-
-  path: pathlib.Path
-  records: int  # in the file
-  sampled: int  # by this call; 0 when the file was complete
-  tokens: int  # of those
-  seconds: float  # of the sampling, compilation included
-  at_limit: int  # of the sampled ones, continuations that reached `max_new_tokens`
-
-
 def generate(
   params: Any,
   decoder: Decoder,
@@ -108,8 +95,8 @@ def generate(
   mesh: Mesh | None = None,
   hang: LogConfig | None = None,
   log: Callable[[str], None] = print,
-) -> GenerationSummary:
-  """Samples continuations of every prefix and records them (H-12, H-13).
+) -> int:
+  """Samples continuations of every prefix and records them (H-12, H-13); how many were sampled.
 
   After an interruption the same call samples what is missing; the file then has the bytes of an
   uninterrupted run at the same `sample.batch_size`, or the same records in another order. A larger
@@ -143,7 +130,7 @@ def generate(
   opened = open_records(path, identity, work, sample, model, log) if processes.is_first() else None
   complete, done = processes.share(opened)
   if complete is not None:
-    return GenerationSummary(path, complete, 0, 0, 0.0, 0)
+    return 0
   work.done[:] = done
   counts = _Counts()
   writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
@@ -162,8 +149,7 @@ def generate(
   processes.share()
   log(f'{path}: {work.done.size:,} records, {counts.rate()}, {counts.seconds:.1f} s'
       + (f', {counts.at_limit:,} at the length limit' if counts.at_limit else ''))
-  return GenerationSummary(path, int(work.done.size), counts.records, counts.tokens, counts.seconds,
-                           counts.at_limit)
+  return counts.records
 
 
 def check_inputs(

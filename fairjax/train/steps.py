@@ -534,7 +534,3 @@ class _JittedStep:
     """The program for a state that exists, or an abstract one."""
     with on_mesh(self._mesh):
       return self._jitted(state).lower(state, *arguments)
-
-  def cache_size(self) -> int:
-    """How many programs were compiled."""
-    return 0 if self._compiled is None else self._compiled._cache_size()

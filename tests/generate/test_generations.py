@@ -74,10 +74,9 @@ def keyed(path):
 
 def test_records(run, tmp_path):
   lines = []
-  summary = run(log=lines.append)
+  sampled = run(log=lines.append)
   records = list(read_records(tmp_path / 'r.jsonl.gz'))
-  assert summary.records == summary.sampled == len(records) == 2 * 3 * 10
-  assert summary.tokens > 60 and summary.at_limit > 0
+  assert sampled == len(records) == 2 * 3 * 10
   assert len(keyed(tmp_path / 'r.jsonl.gz')) == 60
   first = records[0]
   assert {k: first[k] for k in ('attribute', 'value', 'subgroup', 'template', 'sample', 'prefix',
@@ -88,6 +87,7 @@ def test_records(run, tmp_path):
     'People from France are', 'People from Syria are', 'People from Peru are'}
   assert all(r['continuation'] == '' or r['continuation'][0] in ' .!' for r in records)
   assert ': 60 records, ' in lines[-1] and 'tokens/s' in lines[-1]
+  assert ' at the length limit' in lines[-1]
   manifest = json.loads(manifest_of(tmp_path / 'r.jsonl.gz').read_text())
   assert manifest['complete'] and manifest['identity']['card'] == {'parent': 'x'}
 
@@ -96,8 +96,7 @@ def test_a_rewording_shares_the_noise_of_its_template(run, tmp_path):
   """One in the very words of the template has the same continuations, and resumes."""
   prompts = ATTRIBUTE.prefixes()
   again = [dataclasses.replace(p, rewording=1) for p in prompts]
-  for _ in range(2):
-    assert run(prefixes=prompts + again).records == 120
+  assert [run(prefixes=prompts + again) for _ in range(2)] == [120, 0]
   records = list(read_records(tmp_path / 'r.jsonl.gz'))
   arms = [{(r['template'], r['value'], r['sample']): r['continuation'] for r in records
            if r.get('arm') == arm} for arm in (None, 'rewording')]
@@ -118,11 +117,10 @@ def test_resume_gives_the_same_bytes(run, tmp_path, name):
     path.write_bytes(whole[:size])
     write_sealed_json(manifest, state)
     lines = []
-    summary = run(name, log=lines.append)
+    sampled = run(name, log=lines.append)
     assert path.read_bytes() == whole and manifest.read_bytes() == done
-    assert summary.records == 60
     assert any('removed' in line for line in lines) == (0 < size < len(whole))
-  assert summary.sampled == 0
+  assert sampled == 0
 
 
 def test_a_batch_that_hangs_ends_the_process_and_the_rest_is_sampled_later(
@@ -146,7 +144,7 @@ def test_a_batch_that_hangs_ends_the_process_and_the_rest_is_sampled_later(
   assert code == PREEMPTED and '[sample] hangs after step 4: batch takes more than 2.0 s' in line
   assert 'in hang\n' in (tmp_path / 'hang-process-0.txt').read_text()
   assert len(list(read_records(tmp_path / 'r.jsonl.gz'))) == 42
-  assert run().sampled == 18
+  assert run() == 18
   run('whole.jsonl.gz')
   assert keyed(tmp_path / 'r.jsonl.gz') == keyed(tmp_path / 'whole.jsonl.gz')
 
@@ -161,7 +159,7 @@ def test_batch_size_and_number_of_samples(run, tmp_path):
   run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   small = keyed(tmp_path / 'grown.jsonl')
   assert len(small) == 24 and small.items() < expected.items()
-  assert run('grown.jsonl').sampled == 36
+  assert run('grown.jsonl') == 36
   assert keyed(tmp_path / 'grown.jsonl') == expected
   with pytest.raises(UserError, match='sample 4, but 4 samples are wanted'):
     run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
@@ -178,8 +176,7 @@ def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(run, tmp_p
   write_sealed_json(manifest_of(path), {
     k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False})
   mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
-  summary = run(sample=dataclasses.replace(SAMPLE, batch_size=3), mesh=mesh)
-  assert 0 < summary.sampled < 60 and summary.records == 60
+  assert 0 < run(sample=dataclasses.replace(SAMPLE, batch_size=3), mesh=mesh) < 60
   assert keyed(path) == expected
 
 
@@ -211,7 +208,7 @@ def test_a_complete_file_must_be_the_one_that_was_written(run, tmp_path):
 def test_chosen_prefixes_of_unequal_values(run, tmp_path):
   prefixes = [Prefix(5, 2, 'People from Peru is'), Prefix(5, 0, 'People from France is'),
               Prefix(9, 1, 'Syria a b')]
-  assert run(prefixes=prefixes, sample=dataclasses.replace(SAMPLE, samples=4)).records == 12
+  assert run(prefixes=prefixes, sample=dataclasses.replace(SAMPLE, samples=4)) == 12
   found = {(r['template'], r['value'], r['prefix']) for r in read_records(tmp_path / 'r.jsonl.gz')}
   assert found == {(5, 'Peru', 'People from Peru is'), (5, 'France', 'People from France is'),
                    (9, 'Syria', 'Syria a b')}
