@@ -193,8 +193,7 @@ class State(NamedTuple):
 
   # 'unknown' is a state that fairjax does not know, and waits for; '' is an answer without a state.
   kind: str
-  words: str  # of the cloud
-  explained: bool = True  # whether a dead slice comes with a reason
+  words: str  # of the cloud: the state and its reason, or the whole answer of a dead slice
 
   @property
   def quota(self) -> bool:
@@ -236,7 +235,7 @@ def read_state(output: str) -> State:
     return State(READY if name == 'ACTIVE' else WAITING, words)
   if name not in _DEAD:
     return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
-  return State(DEAD, words, explained=bool(reason))
+  return State(DEAD, words if reason else f'{name}: {output.strip()}')
 
 
 def read_status(text: str) -> dict[str, tuple[str, int]]:
@@ -331,10 +330,7 @@ class WatchedSlice:
     if result.code:
       return State(ABSENT, result.errors.strip())
     self._asked = True
-    found = read_state(result.output)
-    if not found.explained:
-      self._executor.log(f'{shlex.join(step.argv)} answered:\n  {result.output.strip()}')
-    return found
+    return read_state(result.output)
 
   def ready(self) -> int:
     """Requests the slice unless it is there, waits, replaces a dead one; returns the exit code."""
