@@ -31,26 +31,19 @@ from fairjax.measure import (
   Scorer,
   load_scorer,
   measure_generations,
-  read_attributes,
   read_generations,
   verdict,
 )
+from fairjax.measure.columns import read_attributes
 from fairjax.measure.content import ContentOptions
 from fairjax.measure.scorers.audit import check_scorers
 from fairjax.progress import Progress
-from fairjax.report import (
-  ModelRow,
-  brief_table,
-  collect_distributions,
-  compare_reports,
-  read_report,
-  select_model,
-  write_report,
-)
+from fairjax.report import ModelRow, compare_reports, read_report, select_model, write_report
 from fairjax.report.comparison import verdict_lines
 from fairjax.report.differences import comparison_markdown, difference_table
 from fairjax.report.document import escape_html
-from fairjax.report.page import stored_scores
+from fairjax.report.page import collect_distributions, stored_scores
+from fairjax.report.sections import brief_table
 from fairjax.run.next_token import read_next_token
 from fairjax.run.recorded import record_contents
 
@@ -171,7 +164,7 @@ class Result:
     """What a notebook shows: the verdict and the table of estimates."""
     lines = ''.join(f'<p><b>{escape_html(line)}</b></p>' for line in self.verdict.splitlines())
     notes = ''.join(f'<li>{escape_html(note)}</li>' for note in self.measures['notes'])
-    return lines + brief_table([self._row]).html('Estimates') + (f'<ul>{notes}</ul>' * bool(notes))
+    return lines + brief_table(self._row).html('Estimates') + (f'<ul>{notes}</ul>' * bool(notes))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -233,11 +233,9 @@ def read_checked(folder: str | os.PathLike, name: str, files: Mapping[str, Mappi
 
 
 class AppendOnly:
-  """A file that only grows, open for one process; a failed append leaves it as it was.
-
-  `sync_seconds`: how often appended bytes are forced to the disk; 0: each time. A killed process
-  loses nothing that was appended, a power cut what came since. Threads may share it.
-  """
+  """A file that only grows, open for one process; a failed append leaves it as it was."""
+  # `sync_seconds`: how often appended bytes are forced to the disk; 0: each time. A killed process
+  # loses nothing that was appended, a power cut what came since. Threads may share it.
 
   def __init__(self, path: str | os.PathLike, *, sync_seconds: float = 0.0):
     self.path, self._sync_seconds = pathlib.Path(path), sync_seconds
@@ -322,11 +320,9 @@ def read_json_lines(path: str | os.PathLike) -> Lines:
 
 
 class JsonLines(AppendOnly):
-  """Appends entries to JSON lines that belong to `header`, one process at a time.
-
-  Opening cuts off a torn last line and reads the `entries` after the header. A file that is damaged
-  elsewhere or has another header is refused unchanged; `again` says how to repair it.
-  """
+  """Appends entries to JSON lines that belong to `header`, one process at a time."""
+  # Opening cuts off a torn last line and reads the `entries` after the header. A file that is
+  # damaged elsewhere or has another header is refused unchanged; `again` says how to repair it.
 
   def __init__(self, path: str | os.PathLike, header: Mapping[str, Any], *, again: str,
                sync_seconds: float = 0.0):

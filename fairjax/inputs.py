@@ -65,11 +65,10 @@ _kept: dict[tuple[int, int], IO[bytes]] = {}  # (device, inode) of a pipe -> wha
 
 def open_input(path: str | os.PathLike, *, what: str = 'file', parquet: bool = False,
                counts: collections.Counter | None = None) -> io.BufferedReader:
-  """Opens a file (or a pipe, or `-`) for its content: unpacked, without a byte order mark.
-
-  Damage of a compressed file is raised where it is read, with file and line. `what` names the file
-  in the message that there is none; `counts` gets 1 more `byte_order_marks` where there was one.
-  """
+  """Opens a file (or a pipe, or `-`) for its content: unpacked, without a byte order mark."""
+  # Damage of a compressed file is raised where it is read, with file and line. `what` names the
+  # file in the message that there is none; `counts` gets 1 more `byte_order_marks` where there was
+  # one.
   path = os.fspath(path)
   file = raw = _open(path, what)
   try:

@@ -27,19 +27,10 @@ _open_bars: list['tqdm'] = []
 
 
 class Progress:
-  """Shows how far one piece of work is; a context manager.
-
-  Args:
-    what: name of the work.
-    total: how much there is to do, None if that is not known.
-    unit: what is counted.
-    log: gets the plain lines; None: nothing is shown.
-    done: how much an earlier run has done; it does not count for the rate.
-    lines: whether there are plain lines; False if the work writes its own.
-
-  Attributes:
-    done: how much is done.
-  """
+  """Shows how far one piece of work is; a context manager."""
+  # `total` is None if that is not known. Without `log` nothing is shown; it gets the plain lines,
+  # but for `lines=False` (the work writes its own). What an earlier run has `done` does not count
+  # for the rate.
 
   def __init__(self, what: str, total: int | None, *, unit: str,
                log: Callable[[str], None] | None, done: int = 0, lines: bool = True):

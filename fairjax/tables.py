@@ -32,7 +32,6 @@ from fairjax.inputs import (
 SEPARATORS = {'comma': ',', 'semicolon': ';', 'tab': '\t'}
 _SEP_LINE = re.compile(r'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
 _ARRAY = re.compile(rb'\s*\[\s*[{\]]')
-_WHITE = re.compile(r'[ \t\r\n]*')
 _BEGIN = 1 << 17  # bytes that show the form
 _LONGEST_CELL = 1 << 27
 _decoder = msgspec.json.Decoder()
@@ -44,12 +43,10 @@ def read_rows(
   rename: 'Rename | None' = None, repair: bool | None = None,
   counts: collections.Counter | None = None,
 ) -> Iterator[tuple[Any, str]]:
-  """Yields (row, "file:line") of JSON lines, of a JSON array or of a table with a header.
-
-  A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
-  makes a row of them and their place. JSON gives what it holds. `repair`, `counts`: see
-  `whole_row`.
-  """
+  """Yields (row, place) of JSON lines, of a JSON array or of a table with a header."""
+  # A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
+  # makes a row of them and their place. JSON gives what it holds. `repair`, `counts`: see
+  # `whole_row`.
   begin = file.peek(_BEGIN)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
   rename = Rename({}) if rename is None else rename
@@ -57,7 +54,7 @@ def read_rows(
     rows = _lines(file, path, whole)
     return ((rename(row), where) for row, where in rows) if rename else rows
   if _ARRAY.match(begin):
-    rows = ((rename(row), where) for row, where in _array(file, path))
+    rows = ((rename(row), where) for row, where in _entries(decode(file.read(), path), path))
   else:
     rows = ((rename(cells), where) for cells, where in Table(
       file, path, [rename.theirs(name) for name in columns], unquoted_tabs=unquoted_tabs,
@@ -207,60 +204,24 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[An
       yield (whole(value, where) if b'\\u' in line else value), where
 
 
-def _array(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[Any, str]]:
-  """Values of a JSON array, whose text is in memory."""
-  decoder, text, at, line = json.JSONDecoder(), decode(file.read(), path), 0, 1
-
-  def forward(end: int) -> str:
-    """Goes on to `end` and over white space; the next character."""
-    nonlocal at, line
-    end = _WHITE.match(text, end).end()  # it matches nothing too
-    line, at = line + text.count('\n', at, end), end
-    return text[at:at + 1]
-
-  def wrong(words: object) -> UserError:
-    return UserError(f'{path}:{line}: not a JSON array ({words}): fix the file')
-
-  forward(0)
-  following = forward(at + 1)
+def _entries(text: str, path: str | os.PathLike) -> list[tuple[Any, str]]:
+  """Entries of a JSON array, with their places."""
   try:
-    while following != ']':
-      value, end = decoder.raw_decode(text, at)
-      yield value, f'{path}:{line}'
-      following = forward(end)
-      if following == ',':
-        following = forward(at + 1)
-        if following == ']':
-          raise wrong("']' after a comma")
-      elif following != ']':
-        raise wrong(f"{following!r} where ',' or ']' is expected" if following
-                    else 'it is cut off')
+    return [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
   except json.JSONDecodeError as e:
-    forward(e.pos)
-    raise wrong(e.msg if at < len(text) else 'it is cut off') from None
+    raise UserError(f'{path}:{e.lineno}: not a JSON array ({e.msg}): fix the file') from None
   except RecursionError as e:
-    raise wrong(e) from None
-  if following := forward(at + 1):
-    raise wrong(f'{following!r} where the end is expected')
+    raise UserError(f'{path}: not a JSON array ({e}): fix the file') from None
 
 
 def read_table(
   path: str | os.PathLike, columns: Sequence[str], *, what: str = 'table',
-  names: Sequence[str] = (), unquoted_tabs: bool = False, fill: bool = False,
+  names: Sequence[str] = (), unquoted_tabs: bool = False,
 ) -> Iterator[tuple[dict[str, str], str]]:
-  r"""Yields (column -> cell, "file:line") of the rows of a CSV or TSV file with a header.
-
-  It unpacks the file, finds the separator and skips empty rows. For the rest see `Table`.
-
-  >>> import pathlib, tempfile
-  >>> file = pathlib.Path(tempfile.mkdtemp()) / 'jobs.csv'
-  >>> _ = file.write_text('job,share\nnurse,0.9\n')
-  >>> [(row['job'], where.rpartition('/')[2]) for row, where in read_table(file, ('job',))]
-  [('nurse', 'jobs.csv:2')]
-  """
+  """Yields (column -> cell, "file:line") of the rows of a CSV or TSV file; see `Table`."""
   with open_input(path, what=what) as file:
     rows = ((whole_row(row, where), where) for row, where in Table(
-      file, path, columns, names=names, unquoted_tabs=unquoted_tabs, fill=fill))
+      file, path, columns, names=names, unquoted_tabs=unquoted_tabs))
     first = next(rows, None)
     if first is None:
       raise UserError(f'{path} holds no row' + ('' if names else ' below its header'))
@@ -272,10 +233,7 @@ def read_list(path: str | os.PathLike, what: str) -> list[tuple[Any, str]]:
   """Entries of a JSON list, or the lines of a text file without comments (#), with their places."""
   text = read_text(path, what=what)
   if text.lstrip().startswith('['):
-    try:
-      entries = [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
-    except (ValueError, RecursionError) as e:
-      raise UserError(f'{path}: not JSON ({e}): fix the file') from None
+    entries = _entries(text, path)
   else:
     entries = [(line.strip(), f'{path}:{i}') for i, line in enumerate(text.split('\n'), 1)
                if line.strip() and not line.lstrip().startswith('#')]

@@ -23,7 +23,7 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.counterfactual import load_attribute
   from fairjax.files import atomic_write
   from fairjax.generate import check_complete
-  from fairjax.measure import read_attributes
+  from fairjax.measure.columns import read_attributes
   from fairjax.measure.gate import CODES, compare_fairness, junit_xml, to_dict
   from fairjax.measure.scorers.cache import score_generations
   require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')

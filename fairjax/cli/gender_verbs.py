@@ -289,12 +289,8 @@ def _format_relearning(result: Mapping[str, Any]) -> str:
   from fairjax.measure import format_estimate
 
   def point(found: Mapping[str, Any]) -> str:
-    beside = ', '.join(f'{title} {found[name]:.4f}' for name, title in (
-      ('semantic_similarity', 'S.S.'), ('semantic_similarity_c', 'S.S.c'),
-      ('distinct_word_divergence', 'words'), ('next_token_kl', 'KL'))
-      if found.get(name) is not None)
-    value = format_estimate({**found, 'value': found['individual_fairness']}, error=True)
-    return f'I.F. {value}; {beside}'
+    words = format_estimate({**found, 'value': found['individual_fairness']}, error=True)
+    return f'I.F. {words}'
 
   return '\n'.join([
     f"{result['model']}, {result['attribute']}, scorer {result['scorer']}: of the baseline "

@@ -22,18 +22,18 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
                       help='new folder for what annotators get')
   parser.add_argument('--key', metavar='FILE',
                       help='what undoes the blinding, never given away (default: DIR.key.json)')
-  parser.add_argument('--annotators', type=int, required=True, metavar='N')
-  parser.add_argument('--overlap', type=int, default=2, metavar='K',
+  parser.add_argument('--annotators', type=positive, required=True, metavar='N')
+  parser.add_argument('--overlap', type=positive, default=2, metavar='K',
                       help='people who rate each item (default: 2)')
   add_shared(parser, 'seed')
   parser.add_argument('--task', action='append', choices=('sentiment', 'relevance'),
                       help='repeat for several (default: both; with --pairs: sentiment)')
-  parser.add_argument('--items', type=int, default=100, metavar='N',
+  parser.add_argument('--items', type=positive, default=100, metavar='N',
                       help='items of each task (default: 100)')
   parser.add_argument('--pairs', action='append', nargs='+', default=[], metavar='VALUE',
                       help='for human I.F.: two values and, if wanted, the label of a template: '
                       '--pairs designer accountant 9; repeat for several')
-  parser.add_argument('--per-prefix', type=int, default=50, metavar='N',
+  parser.add_argument('--per-prefix', type=positive, default=50, metavar='N',
                       help='continuations of each prefix with --pairs (default: 50)')
   add_shared(parser, 'independent')
   parser.add_argument('--text', choices=('continuation', 'prefix+continuation'),

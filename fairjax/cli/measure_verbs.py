@@ -19,6 +19,7 @@ from fairjax.cli.options import (
 )
 from fairjax.cli.verb import (
   Command,
+  format_section,
   log_line,
   open_job,
   print_result,
@@ -60,11 +61,9 @@ def content_options(options: argparse.Namespace, attributes: 'Sequence[Attribute
 
 def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] = (),
                  keep: bool = False) -> 'list[Scorer | RecordedScorer]':
-  """The scorers of `--scorer`, after classifiers `bert`, for the texts of a file.
-
-  With `keep` slow ones keep their scores beside the texts where the folder can be written, so that
-  an interrupted command continues.
-  """
+  """The scorers of `--scorer`, after classifiers `bert`, for the texts of a file."""
+  # With `keep` slow ones keep their scores beside the texts where the folder can be written, so
+  # that an interrupted command continues.
   from fairjax.generate import records_stem
   from fairjax.measure import load_scorer
   from fairjax.measure.scorers.audit import check_scorers
@@ -202,6 +201,8 @@ def _measure(options: argparse.Namespace) -> None:
 def _measure_records(options: argparse.Namespace) -> None:
   from fairjax.api import measure_attributes
   from fairjax.counterfactual import load_attribute
+  from fairjax.report import ModelRow
+  from fairjax.report.sections import measure_section
   require(options, 'measure --records', 'attribute', 'scorer')
   attributes = [load_attribute(name) for name in options.attribute]
   found = measure_attributes(
@@ -217,95 +218,8 @@ def _measure_records(options: argparse.Namespace) -> None:
     log_line(f'wrote {options.output}')
   print_result(options, result, lambda _: '\n'.join(
     line for result in found.values()
-    for line in (*_format_measures(result.measures), result.verdict)))
-
-
-_GROUPS = {
-  'individual_fairness': 'I.F.', 'individual_fairness_cross_subgroup': 'I.F. across',
-  'individual_fairness_within_subgroup': 'I.F. within', 'group_fairness': 'G.F.'}
-
-
-def _format_measures(measures: Mapping[str, Any]) -> list[str]:
-  """Lines for people about one attribute's measures."""
-  from fairjax.measure.crossed import crossed_effects
-  from fairjax.measure.scorers.audit import count_distinct
-  n = measures['n']
-  lines = [f"{measures['records']} records of {measures['attribute']}, {len(measures['values'])} "
-           f"values, {len(measures['templates'])} templates, n = {n['min']}"
-           + (f"-{n['max']}" if n['max'] != n['min'] else '') + ' per prefix, '
-           + ('coupled samples' if measures['coupled'] else 'independent samples')]
-  for scorer, values in measures['scorers'].items():
-    for subset, part in {'': values, **values['template_subsets']}.items():
-      lines += [_format_estimate(f"{scorer:10s} {words}{', ' * bool(subset)}{subset}", part[name])
-                for name, words in _GROUPS.items() if name in part]
-    if words := values.get('rewording'):
-      lines.append(
-        _format_estimate(f'{scorer:10s} I.F. of rewordings', words['individual_fairness']))
-      lines.append(f"{scorer:10s} contrast {words['contrast']:.4f}: {words['sentence']}")
-    if effects := values.get('crossed'):
-      lines += [_format_estimate(f'{scorer:10s} {name}', part) + f", Holm {part['p_holm']:.3g}"
-                for name, part in crossed_effects(effects).items()]
-      lines.append(f"{scorer:10s} {effects['sentence']}")
-    whole = values['individual_fairness']
-    below = ', '.join(
-      f"{100 * share:.0f} % {'within noise' if name == 'floor' else f'below {name}'}"
-      for name, share in whole['pairs_below'].items())
-    cells = whole['count'] * len(measures['templates'])
-    lines.append(f"{scorer:10s} pairs in templates: {below}; {whole['significant_pairs']} "
-                 f"of {cells} differ after Holm's correction")
-    if values.get('truncated_texts'):
-      lines.append(f"{scorer:10s} {values['truncated_texts']} texts are longer than the model "
-                   'reads: only their beginning was scored')
-    if values.get('changed_texts'):
-      lines.append(f"{scorer:10s} {values['changed_texts']} of {measures['records']} texts were "
-                   'changed for it: it got straight apostrophes, quotes and dots for typographic '
-                   'ones')
-  for pair in measures['scorer_agreement']:
-    rho = 'undefined' if pair['spearman'] is None else f"{pair['spearman']:.3f}"
-    lines.append(f"{' and '.join(pair['scorers'])}: Spearman {rho}, equal signs "
-                 f"{100 * pair['equal_signs']:.1f} % of {pair['n']}")
-  if count_distinct(measures['scorers'].values()) == 1:
-    same = '' if len(measures['scorers']) == 1 else ' (all have the same weights)'
-    lines.append(f'One scorer only{same}: its own bias is not separate from the model\'s; give a '
-                 'second --scorer')
-  share = measures['semantic_similarity_c']['conditioned']
-  lines.append(f"S.S.c {100 * share['value']:.1f} %")
-  return lines + _format_content(measures) + [f'note: {s}' for s in measures['notes']]
-
-
-def _format_estimate(head: str, found: Mapping[str, Any]) -> str:
-  """One estimate in a line."""
-  from fairjax.measure import format_estimate
-  return (f"{head} {format_estimate(found)}; expected by chance {found['null_mean']:.4f}, less "
-          f"that {found['corrected']:.4f}; p = {found['p_value']:.2g}")
-
-
-def _format_content(measures: Mapping[str, Any]) -> list[str]:
-  from fairjax.measure import format_estimate
-  lines, found = [], measures['semantic_similarity']
-  if found is not None:
-    lines.append(
-      f"S.S. {100 * found['value']:.1f} % above {found['threshold']:.3g} "
-      f"({found['encoder']}; {found['threshold_source']}), n = {found['n']}; mean cosine "
-      f"{found['mean_cosine']:.3f}, with the other values' prefixes "
-      f"{found['mean_cosine_other_values']:.3f}")
-    if found['truncated_texts']:
-      lines.append(f"{found['encoder']} read only the beginning of {found['truncated_texts']} "
-                   'texts')
-  words = measures['distinct_word_divergence']
-  if words['value'] is None:
-    lines.append('Words: a value has no word at all: no divergence')
-  else:
-    lines.append(
-      f"Words about the value: {format_estimate(words, unit='bits')}; expected by chance "
-      f"{words['null_mean']:.4f}"
-      + ('; words do not tell the values apart' if words['within_floor'] else ''))
-  token = measures['next_token_divergence']
-  if token is not None:
-    lines.append(f"Next token: KL {token['kl']:.4f} nats between values (largest "
-                 f"{token['kl_largest']:.4f}), JS {token['js']:.4f}")
-  names = {'semantic_similarity': 'S.S.', 'next_token_divergence': 'KL of the next token'}
-  return lines + [f'{names[name]} not measured: {why}' for name, why in measures['absent'].items()]
+    for line in (format_section(measure_section(ModelRow(
+      result.name, 'model', measures=result.measures))), result.verdict)))
 
 
 # `records plan`: how many samples of a prefix an effect needs.
@@ -366,8 +280,9 @@ def _format_plan(row: Mapping[str, Any]) -> str:
 def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
-  from fairjax.measure import pilot_scores, read_attributes, score_file
-  from fairjax.measure.scorers.cache import score_generations
+  from fairjax.measure import pilot_scores
+  from fairjax.measure.columns import read_attributes
+  from fairjax.measure.scorers.cache import score_file, score_generations
   require(options, 'records plan --records (a pilot)', 'attribute', 'scorer')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')

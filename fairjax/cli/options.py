@@ -172,10 +172,8 @@ def add_person_options(parser: argparse._ActionsContainer, *, own: str = '') -> 
 
 def add_fields(group: argparse._ActionsContainer, of: type, *names: str, prefix: str = '',
                **defaults: Any) -> None:
-  """Adds options for fields of a configuration, with their type, limits and documentation.
-
-  The fields in `names` keep their defaults, those in `defaults` get other ones.
-  """
+  """Adds options for fields of a configuration, with their type, limits and documentation."""
+  # The fields in `names` keep their defaults, those in `defaults` get other ones.
   for field in dataclasses.fields(of):
     if field.name in names or field.name in defaults:
       kind = ({'action': 'store_const', 'const': True} if field.type is bool else

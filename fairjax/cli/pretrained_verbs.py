@@ -170,7 +170,7 @@ def _pronouns(options: argparse.Namespace) -> None:
     found, planted, slope = compare_shares(load_pretrained(directory, 'mlm'), shares)
     r = correlate(pearson, found, planted, list(shares), resamples=2000, seed=options.seed)
     results[directory] = {
-      'r': r.to_dict(), 'sentences': len(SENTENCES), 'slope': slope,
+      'r': r, 'sentences': len(SENTENCES), 'slope': slope,
       'p_she': dict(zip(shares, found.round(4).tolist(), strict=True))}
   print_result(options, results, _format_pronouns)
 

@@ -49,8 +49,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       'goes on')
   parser.add_argument('--baseline', metavar='MODEL', help='with --records: the model to compare '
                       'the others with')
-  add_shared(parser, 'permutations', default=None,
-             help='with --records: for the noise floors (default: 1000)')
+  add_shared(parser, 'permutations', help='with --records: for the floors (default: 1000)')
   add_shared(parser, 'independent', *SCORERS, *CONTENT)
 
 

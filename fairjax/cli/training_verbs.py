@@ -174,7 +174,9 @@ def _import(options: argparse.Namespace) -> None:
   from fairjax.run import export
   config = start_run(options)  # a model that does not fit leaves the workdir to another config
   if options.folder:
-    folder = export.read_matching(config.model, options.folder)
+    folder = export.read_folder(options.folder)
+    # The tables of the vocabulary are padded in the file.
+    export.check_fields(config.model, folder.config.model, more=('vocab_multiple',))
     job = _open(options, config, folder.vocabulary.size)
     export.import_folder(job, folder, options.folder)
   else:

@@ -96,10 +96,8 @@ def start_run(options: argparse.Namespace) -> Config:
 
 def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_line,
              config: Config | None = None) -> 'Job':
-  """Opens the workdir, which from here on belongs to the config (by default of `start_run`).
-
-  `log` is `log_line` where the verb prints a result.
-  """
+  """Opens the workdir, which from here on belongs to the config (by default of `start_run`)."""
+  # `log` is `log_line` where the verb prints a result.
   config = config or start_run(options)
   from fairjax.run.job import Job
   return Job(config, options.workdir, log=log)
@@ -107,11 +105,9 @@ def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_
 
 def open_training(options: argparse.Namespace, *, until: str | None = None,
                   config: Config | None = None, vocab_size: int | None = None) -> 'Job':
-  """`open_job` for training up to a stage (None: the config's).
-
-  Nothing is written where the devices do not divide a batch or the model, whose vocabulary may be
-  known before the data are prepared.
-  """
+  """`open_job` for training up to a stage (None: the config's)."""
+  # Nothing is written where the devices do not divide a batch or the model, whose vocabulary may be
+  # known before the data are prepared.
   config = config or start_run(options)
   from fairjax.run.workdir import check_devices
   check_devices(config, pathlib.Path(options.workdir), until=until, vocab_size=vocab_size)

@@ -166,9 +166,8 @@ def check_inputs(
     longest = max(len(vocabulary.prompt_ids(p.text)) for p in prefixes)
     if longest + new_tokens > positions:
       raise UserError(
-        f'the longest prefix of {attribute.name} has {longest} tokens, sample.max_new_tokens='
-        f'{new_tokens} follow, and the model has {positions} positions: lower it, or shorten the '
-        'template')
+        f'the longest prefix of {attribute.name} has {longest} tokens, max_new_tokens={new_tokens} '
+        f'follow, and the model has {positions} positions: lower it, or shorten the template')
   templates: dict[tuple[int, int], list[Prefix]] = {}
   for prefix in prefixes:
     templates.setdefault((prefix.template, prefix.rewording), []).append(prefix)

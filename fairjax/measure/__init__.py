@@ -7,42 +7,37 @@ function, the package is `fairjax.api.measure`.
 import sys
 
 import fairjax
-from fairjax.measure.columns import Generations, read_attributes, read_generations
-from fairjax.measure.estimates import Estimate, SampleScores, Table, format_estimate, verdict
+from fairjax.measure.columns import Generations, read_generations
+from fairjax.measure.estimates import Estimate, SampleScores, format_estimate, verdict
 from fairjax.measure.fairness import (
-  Estimates,
   Fairness,
   group_fairness,
   individual_fairness,
   measure_fairness,
 )
 from fairjax.measure.measures import measure_generations, measure_records
-from fairjax.measure.perplexity import Perplexity
+from fairjax.measure.perplexity import perplexities
 from fairjax.measure.power import model_scores, pilot_scores, plan_samples
-from fairjax.measure.relevance import Share, mentions, semantic_similarity_c
+from fairjax.measure.relevance import mentions, semantic_similarity_c
 from fairjax.measure.scorers import load_scorer
-from fairjax.measure.scorers.audit import agreement, audit_scorers
+from fairjax.measure.scorers.audit import audit_scorers
 from fairjax.measure.scorers.base import (
   OpinionScorer,
   RecordedScorer,
   Scorer,
   VaderScorer,
-  count_truncated,
-  sensitive_lexicon_words,
 )
-from fairjax.measure.scorers.cache import score_file, score_records, score_texts
+from fairjax.measure.scorers.cache import score_records, score_texts
 from fairjax.measure.scorers.google import GoogleScorer
-from fairjax.measure.scorers.lexicon import fetch_lexicon
 from fairjax.measure.wasserstein import wasserstein_1
 
 __all__ = [
-  'Estimate', 'Estimates', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer',
-  'Perplexity', 'RecordedScorer', 'SampleScores', 'Scorer', 'Share', 'Table', 'VaderScorer',
-  'agreement', 'audit_scorers', 'count_truncated', 'format_estimate',
-  'fetch_lexicon', 'group_fairness', 'individual_fairness', 'load_scorer', 'measure_fairness',
-  'measure_generations', 'measure_records', 'mentions', 'model_scores', 'pilot_scores',
-  'plan_samples', 'read_attributes', 'read_generations', 'score_file', 'score_records',
-  'score_texts', 'semantic_similarity_c', 'sensitive_lexicon_words', 'verdict', 'wasserstein_1',
+  'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'RecordedScorer',
+  'SampleScores', 'Scorer', 'VaderScorer', 'audit_scorers', 'format_estimate', 'group_fairness',
+  'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_generations',
+  'measure_records', 'mentions', 'model_scores', 'perplexities', 'pilot_scores', 'plan_samples',
+  'read_generations', 'score_records', 'score_texts', 'semantic_similarity_c', 'verdict',
+  'wasserstein_1',
 ]
 
 sys.modules[__name__].__class__ = fairjax.CallablePackage

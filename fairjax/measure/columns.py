@@ -3,8 +3,7 @@
 A record is a mapping with `attribute`, `value`, `template`, `prefix` and `continuation`, and
 optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. Those of the
 arm `rewording` (`arm`) have the number of the rewording of the template (`rewording`) too. The
-optional
-key `_where` ("file:line") goes into error messages.
+optional key `_where` ("file:line") goes into error messages.
 """
 
 import collections
@@ -27,10 +26,8 @@ _NAMED = 20  # values that a sentence names
 
 
 class EmptyTexts(NamedTuple):
-  """How many continuations are empty or blank, before any were left out.
-
-  Unequal shares between values are a bias of their own, which no score of the texts shows.
-  """
+  """How many continuations are empty or blank, before any were left out."""
+  # Unequal shares between values are a bias of their own, which no score of the texts shows.
 
   values: tuple[str, ...]  # A values
   empty: tuple[int, ...]  # [A] empty continuations
@@ -101,36 +98,20 @@ def rows_to_keep(
 
 @dataclasses.dataclass(frozen=True)
 class Generations:
-  """R records of one attribute and one model, as columns.
+  """R records of one attribute and one model, as columns."""
 
-  Attributes:
-    attribute: the attribute, without the values that no record has; every value occurs in every
-      template.
-    templates: `[M]` labels, integers in order before strings in order.
-    template_index: `[R]` int, into `templates`.
-    value_index: `[R]` int, into `attribute.values`.
-    sample: `[R]` int64 sample numbers, or None when the records have none.
-    prefixes: `[R]` texts.
-    continuations: `[R]` texts.
-    recorded: `[R]` the records' own `scores`, or None.
-    where: `[R]` place of each record, for messages.
-    model: name of the model, or None.
-    empty_texts: continuations without a text, by value; None: not counted.
-    absent_values: values of the attribute without a record, which are not measured.
-  """
-
-  attribute: Attribute
-  templates: tuple[int | str, ...]
-  template_index: np.ndarray
-  value_index: np.ndarray
-  sample: np.ndarray | None
-  prefixes: list[str]
-  continuations: list[str]
-  recorded: list[Mapping[str, Any] | None]
-  where: list[str]
-  model: str | None
-  empty_texts: EmptyTexts | None = None
-  absent_values: tuple[str, ...] = ()
+  attribute: Attribute  # without the values that no record has; each occurs in every template
+  templates: tuple[int | str, ...]  # [M] labels, integers in order before strings in order
+  template_index: np.ndarray  # [R] int, into `templates`
+  value_index: np.ndarray  # [R] int, into `attribute.values`
+  sample: np.ndarray | None  # [R] int64 sample numbers, None when the records have none
+  prefixes: list[str]  # [R]
+  continuations: list[str]  # [R]
+  recorded: list[Mapping[str, Any] | None]  # [R] the records' own `scores`
+  where: list[str]  # [R] place of each record, for messages
+  model: str | None  # its name
+  empty_texts: EmptyTexts | None = None  # continuations without a text; None: not counted
+  absent_values: tuple[str, ...] = ()  # of the attribute, without a record
   # Records of the arm `rewording`: `reworded.templates[rewordings[m][k]]` is the k-th rewording of
   # template m.
   reworded: 'Generations | None' = None
@@ -146,14 +127,7 @@ class Generations:
             else ', '.join(self.absent_values))
 
   def texts(self, scored: str = 'continuation') -> list[str]:
-    """The texts to score (H-02): the continuation alone (default), or the prefix with it.
-
-    Prefix and continuation are joined by one space unless one of them brings white space or the
-    continuation begins with a character that is not a letter or a digit.
-
-    Raises:
-      UserError: `scored` is neither 'continuation' nor 'prefix+continuation'.
-    """
+    """The texts to score (H-02): the continuation alone (default), or the prefix with it."""
     if scored not in SCORED_TEXTS:
       raise unknown_name('text to score', scored, SCORED_TEXTS)
     if scored == 'continuation':
@@ -171,11 +145,9 @@ class Generations:
     return tuple(tuple(cells[i:i + values]) for i in range(0, len(cells), values))
 
   def sample_scores(self, scores: np.ndarray, *, numbered: bool = True) -> SampleScores:
-    """Arranges one score per record by template and value, in the order of sample numbers.
+    """Arranges the scores `[R]` of the records by template and value, in the order of the numbers.
 
-    Args:
-      scores: `[R]` float64 in [0, 1], in the order of the records.
-      numbered: False leaves the sample numbers out, so that no samples count as coupled.
+    `numbered=False` leaves the sample numbers out, so that no samples count as coupled.
     """
     cells = self.cells()
 
@@ -224,14 +196,9 @@ class Generations:
       recorded=taken(self.recorded), where=taken(self.where))
 
   def without_empty(self, empty: str, *, coupled: bool = True) -> 'Generations':
-    """What is measured of the continuations without a text.
+    """What is measured where continuations have no text: 'error', 'drop' or 'keep' of `EMPTY`.
 
-    Args:
-      empty: 'error', 'drop' or 'keep'.
-      coupled: records of a template with the same sample number belong together.
-
-    Raises:
-      UserError: 'error', and there are some; or 'drop' leaves a prefix without records.
+    If `coupled`, records of a template with the same sample number belong together.
     """
     pairs = None
     if empty == 'drop' and coupled and self.sample is not None:
@@ -257,17 +224,16 @@ class Generations:
 
 
 def read_generations(
-  records: Iterable[Mapping[str, Any]], attribute: Attribute, *,
-  templates: Sequence[int | str] | None = None, empty: str = 'error', coupled: bool = True,
+  records: Iterable[Mapping[str, Any]], attribute: Attribute, *, empty: str = 'error',
+  coupled: bool = True,
 ) -> Generations:
   """Reads and checks the records of one attribute and one model.
 
   Args:
     records: mappings as in the module's docstring; read once, kept as columns.
     attribute: what the records must be about.
-    templates: labels that must occur, no others; None takes those of the records.
-    empty: see `Generations.without_empty`.
-    coupled: see `Generations.without_empty`.
+    empty: of `EMPTY`, see `Generations.without_empty`.
+    coupled: samples of equal number belong together.
 
   Raises:
     UserError: no record; a field missing or of the wrong type; another attribute; an unknown value
@@ -275,35 +241,21 @@ def read_generations(
       numbers; fewer than two values; a template without records of one of them; a template with
       one prefix for two values; continuations without a text.
   """
-  return _read(records, [attribute], templates, empty, coupled)[attribute.name]
+  return _read(records, [attribute], empty, coupled)[attribute.name]
 
 
 def read_attributes(
   records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], *, empty: str = 'error',
   coupled: bool = True,
 ) -> dict[str, Generations]:
-  """Reads and checks the records of several attributes, in any order, in one pass.
-
-  Args:
-    records: as of `read_generations`.
-    attributes: the attributes that the records are about, no others.
-    empty: see `Generations.without_empty`.
-    coupled: see `Generations.without_empty`.
-
-  Returns:
-    Attribute name -> its records, in the order of `attributes`.
-
-  Raises:
-    UserError: see `read_generations`; also two attributes of one name.
-  """
+  """`read_generations` of several attributes, in any order, in one pass: name -> its records."""
   if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
-  return _read(records, attributes, None, empty, coupled)
+  return _read(records, attributes, empty, coupled)
 
 
 def _read(
-  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute],
-  templates: Sequence[int | str] | None, empty: str, coupled: bool,
+  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], empty: str, coupled: bool,
 ) -> dict[str, Generations]:
   """The records of each attribute, in one pass."""
   columns = {a.name: _Columns(a) for a in attributes}
@@ -324,11 +276,11 @@ def _read(
       arms[record['attribute']].add({**record, 'template': label}, where)
     else:
       columns[record['attribute']].add(record, where)
-  result = {name: found.finish(templates).without_empty(empty, coupled=coupled)
+  result = {name: found.finish().without_empty(empty, coupled=coupled)
             for name, found in columns.items()}
   for name, known in labels.items():
     if known:
-      reworded = arms[name].finish(None).without_empty(empty, coupled=coupled)
+      reworded = arms[name].finish().without_empty(empty, coupled=coupled)
       result[name] = _joined(result[name], reworded, known)
   return result
 
@@ -404,21 +356,13 @@ class _Columns:
       raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
     return value
 
-  def finish(self, templates: Sequence[int | str] | None) -> Generations:
+  def finish(self) -> Generations:
     """The columns, checked as a whole."""
     labels = self._labels
     columns: dict[str, Any] = dict(self._columns)
     if not labels:
       raise UserError(f'no records of attribute {self._attribute.name}: nothing to measure')
     found = sorted(set(labels), key=lambda t: (isinstance(t, str), t))
-    missing = [t for t in templates or () if t not in found]
-    if missing:
-      raise UserError(f"no records of template {', '.join(map(repr, missing))}: generate them, or "
-                      'measure without naming templates')
-    extra = [] if templates is None else [t for t in found if t not in templates]
-    if extra:
-      raise UserError(f"records of template {', '.join(map(repr, extra))}, which is not among "
-                      f"those to measure: {', '.join(map(repr, templates))}")
     position = {label: i for i, label in enumerate(found)}
     all_values = self._attribute.values
     present, value_index = np.unique(columns.pop('value_index'), return_inverse=True)
@@ -439,7 +383,7 @@ class _Columns:
 
 
 def join_text(prefix: str, continuation: str) -> str:
-  """Prefix and continuation as one text."""
+  """Prefix and continuation as one text, with a space where a word would follow a character."""
   if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
     return prefix + continuation
   return f'{prefix} {continuation}'

@@ -7,28 +7,12 @@ continuous scores. It is wrong for Wasserstein distances, whose least value is "
 have permutation tests. `scipy.stats.bootstrap` draws single items only, never clusters.
 """
 
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 LEAST_CLUSTERS = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-  """A statistic with its interval; `low` is None with fewer than `LEAST_CLUSTERS` clusters."""
-
-  value: float | None  # None where something is constant, or nothing was rated
-  n: int  # items, or pairs of ratings
-  low: float | None = None  # 2.5th percentile of the bootstrap
-  high: float | None = None  # 97.5th
-  resamples: int = 0  # on which the statistic was defined
-
-  def to_dict(self) -> dict[str, Any]:
-    """Fields as plain JSON types."""
-    return dataclasses.asdict(self)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
@@ -49,8 +33,8 @@ def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
 def correlate(
   statistic: Callable[[np.ndarray, np.ndarray], float | None], x: np.ndarray, y: np.ndarray,
   clusters: Sequence[Hashable], *, resamples: int, seed: int,
-) -> Interval:
-  """A correlation with its cluster bootstrap interval."""
+) -> dict[str, Any]:
+  """A correlation with its cluster bootstrap interval, see `bootstrap_interval`."""
   groups = Clusters(clusters)
 
   def draw(rng):
@@ -83,13 +67,17 @@ class Clusters:
 def bootstrap_interval(
   value: float | None, n: int, clusters: int,
   draw: Callable[[np.random.Generator], float | None], *, resamples: int, seed: int,
-) -> Interval:
-  """Adds the percentile interval of `resamples` draws."""
+) -> dict[str, Any]:
+  """A `value` with the percentile interval of `resamples` draws, JSON types."""
+  # `value` is None where something is constant, or nothing was rated; `n`: items, or pairs of
+  # ratings; `low` and `high` (2.5th and 97.5th percentile) are None with fewer than
+  # `LEAST_CLUSTERS` clusters; `resamples`: those on which the statistic was defined.
+  found: dict[str, Any] = {'value': value, 'n': n, 'low': None, 'high': None, 'resamples': 0}
   if value is None or clusters < LEAST_CLUSTERS:
-    return Interval(value, n)
+    return found
   rng = np.random.default_rng(np.random.SeedSequence((seed, 0x34)))
   values = [v for v in (draw(rng) for _ in range(resamples)) if v is not None]
   if not values:
-    return Interval(value, n)
+    return found
   low, high = np.quantile(values, (0.025, 0.975))
-  return Interval(value, n, float(low), float(high), len(values))
+  return found | {'low': float(low), 'high': float(high), 'resamples': len(values)}

@@ -44,15 +44,7 @@ def measure_crossed(
   samples: SampleScores, attribute: Attribute, *, permutations: int, seed: int,
   log: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
-  """Main effects and interaction, as JSON types; None where the combinations do not tell them.
-
-  Args:
-    samples: scores of the combinations, values in the order of the attribute's.
-    attribute: crosses two.
-    permutations: of each of the three nulls.
-    seed: of the permutations.
-    log: called with lines of progress.
-  """
+  """Main effects and interaction, as JSON types; None where the combinations do not tell them."""
   if not separable(attribute.levels):
     return None
   names = [factor.name for factor in attribute.crossed]

@@ -86,23 +86,14 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """Many distances with their floors and p-values, as arrays of equal shape.
+  """Many distances with their floors and p-values, as float64 arrays of equal shape."""
 
-  Attributes:
-    distance: float64, W1 in [0, 1].
-    null_mean: float64, expected by chance: the mean over permutations.
-    null_p95: float64, the floor: the 95th percentile over permutations.
-    p_value: float64 in (0, 1].
-    mid_p_value: float64 in (0, 1), see `Estimate`.
-    p_holm: float64 in (0, 1], corrected over all entries of the table (Holm 1979).
-  """
-
-  distance: np.ndarray
-  null_mean: np.ndarray
-  null_p95: np.ndarray
-  p_value: np.ndarray
-  mid_p_value: np.ndarray
-  p_holm: np.ndarray
+  distance: np.ndarray  # W1 in [0, 1]
+  null_mean: np.ndarray  # expected by chance: the mean over permutations
+  null_p95: np.ndarray  # the floor: the 95th percentile over permutations
+  p_value: np.ndarray  # in (0, 1]
+  mid_p_value: np.ndarray  # in (0, 1), see `Estimate`
+  p_holm: np.ndarray  # in (0, 1], corrected over all entries of the table (Holm 1979)
 
   @classmethod
   def of(cls, distance: np.ndarray, null: np.ndarray) -> 'Table':
@@ -212,33 +203,23 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 class SampleScores:
   """Scores of the continuations of every prefix: M templates, A values, n samples of a prefix.
 
-  Attributes:
-    values: `[A]` names of the attribute's values.
-    subgroups: `[A]` subgroup of each value.
-    templates: `[M]` labels.
-    scores: `[M][A]` float64 arrays `[n]` in [0, 1]; n may differ from prefix to prefix.
-    sample_ids: `[M][A]` int arrays `[n]`, ascending, or None when samples are not numbered. Equal
-      numbers of two values of a template name samples that were drawn together.
-
   Raises:
     UserError: fewer than two values, a prefix without samples, or a score that is NaN or outside
       [0, 1]; the message names template and value.
-    ValueError: lengths that do not agree.
   """
 
-  values: tuple[str, ...]
-  subgroups: tuple[str, ...]
-  templates: tuple[int | str, ...]
+  values: tuple[str, ...]  # [A] names of the attribute's values
+  subgroups: tuple[str, ...]  # [A] subgroup of each value
+  templates: tuple[int | str, ...]  # [M] labels
+  # [M][A] float64 arrays [n] in [0, 1]; n may differ from prefix to prefix
   scores: tuple[tuple[np.ndarray, ...], ...]
+  # [M][A] int arrays [n], ascending; None: not numbered. Equal numbers of two values of a template
+  # name samples that were drawn together.
   sample_ids: tuple[tuple[np.ndarray, ...], ...] | None = None
 
   def __post_init__(self):
     if len(self.values) < 2:
       raise UserError(f'fairness compares values: at least 2 are needed, not {len(self.values)}')
-    if len(self.subgroups) != len(self.values) or len(self.scores) != len(self.templates):
-      raise ValueError('values and subgroups, templates and scores must agree in length')
-    if not self.templates:
-      raise ValueError('at least one template is needed')
     for template, row in zip(self.templates, self.scores, strict=True):
       missing = [v for v, x in zip(self.values, row, strict=True) if x.size == 0]
       if missing:
@@ -260,34 +241,17 @@ class SampleScores:
 
     Args:
       scores: `[A, n]` (one template) or `[M, A, n]` numbers in [0, 1], or nested lists of these
-        shapes in which n may differ; or a mapping from value to `[n]`, or from template to such a
-        mapping (then the keys are the names).
+        shapes in which n may differ.
       coupled: the i-th samples of all values of a template were drawn with the same noise.
       values: `[A]` names; default v0, v1, ...
       subgroups: `[A]`; default each value its own.
       templates: `[M]` labels; default 0, 1, ...
 
     Raises:
-      UserError: see the class; also `coupled` with values of unequal n, or other values in another
-        template.
-
-    >>> SampleScores.from_arrays({'Chile': [0.1, 0.5], 'Iraq': [0.2, 0.9]}).values
-    ('Chile', 'Iraq')
+      UserError: see the class; also `coupled` with values of unequal n, or another number of values
+        in another template.
     """
-    if isinstance(scores, Mapping):
-      if not isinstance(next(iter(scores.values()), None), Mapping):
-        scores = {0: scores}
-      templates = templates or tuple(scores)
-      values = values or tuple(next(iter(scores.values())))
-      for template, row in scores.items():
-        if set(row) != set(values):
-          raise UserError(f'template {template!r} has the values {", ".join(map(str, row))} where '
-                          f'others have {", ".join(map(str, values))}: every value is needed')
-      rows = [[row[v] for v in values] for row in scores.values()]
-    else:
-      rows = scores
-      if np.ndim(rows[0][0]) == 0:
-        rows = [rows]
+    rows = [scores] if np.ndim(scores[0][0]) == 0 else scores
     arrays = tuple(tuple(np.asarray(x, np.float64).reshape(-1) for x in row) for row in rows)
     count = len(arrays[0])
     if any(len(row) != count for row in arrays):
@@ -332,17 +296,3 @@ class SampleScores:
     """`[A]` int, index of each value's subgroup in `subgroup_names`."""
     order = {name: i for i, name in enumerate(self.subgroup_names)}
     return np.array([order[s] for s in self.subgroups])
-
-  def first(self, count: int) -> 'SampleScores':
-    """The first `count` samples of every prefix; all of a prefix that has fewer."""
-    ids = self.sample_ids
-    return dataclasses.replace(
-      self, scores=tuple(tuple(x[:count] for x in row) for row in self.scores),
-      sample_ids=None if ids is None else tuple(tuple(x[:count] for x in row) for row in ids))
-
-  def select_templates(self, templates: Sequence[int | str]) -> 'SampleScores':
-    """The scores of some of the templates, named by their labels."""
-    index = [self.templates.index(t) for t in templates]
-    return dataclasses.replace(
-      self, templates=tuple(templates), scores=tuple(self.scores[i] for i in index),
-      sample_ids=None if self.sample_ids is None else tuple(self.sample_ids[i] for i in index))

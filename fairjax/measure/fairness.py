@@ -30,42 +30,28 @@ ALL, ACROSS, WITHIN = 'all pairs', 'across subgroups', 'within subgroups'
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-  """I.F. and G.F. over a set of templates.
+  """I.F. and G.F. over a set of templates."""
 
-  Attributes:
-    individual: Eq. 3 over all pairs of values.
-    cross_subgroup: Eq. 3 over pairs of different subgroups; None unless some subgroup has two
-      values and there are two subgroups (the names of H-05: 289 pairs).
-    within_subgroup: Eq. 3 over pairs of one subgroup (272 pairs), the control; None likewise.
-    group: Eq. 4.
-  """
-
-  individual: Estimate
+  individual: Estimate  # Eq. 3 over all pairs of values
+  # Eq. 3 over pairs of different subgroups; None unless some subgroup has two values and there are
+  # two subgroups (the names of H-05: 289 pairs)
   cross_subgroup: Estimate | None
-  within_subgroup: Estimate | None
-  group: Estimate
+  within_subgroup: Estimate | None  # of one subgroup (272 pairs), the control; None likewise
+  group: Estimate  # Eq. 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Fairness(Estimates):
-  """All fairness statistics of one set of scores, besides the estimates over all templates.
+  """All fairness statistics of one set of scores, besides the estimates over all templates."""
 
-  Attributes:
-    cells: `[M, P]` W1 of every pair in every template, order of `np.triu_indices(A, 1)`; its floors
-      and p-values exchange the two values of a pair only.
-    pairs: `[P]` the means of `cells` over templates.
-    by_template: `[M]` I.F. of each template; floors permute all values.
-    by_subgroup: `[G]` W1 of each subgroup to the whole set; floors permute all values.
-    pair_groups: `[P]` 'across subgroups' or 'within subgroups'.
-    subsets: name -> the estimates over some of the templates.
-  """
-
+  # [M, P] W1 of every pair in every template, order of `np.triu_indices(A, 1)`; its floors and
+  # p-values exchange the two values of a pair only
   cells: Table
-  pairs: Table
-  by_template: Table
-  by_subgroup: Table
-  pair_groups: tuple[str, ...]
-  subsets: dict[str, Estimates]
+  pairs: Table  # [P] the means of `cells` over templates
+  by_template: Table  # [M] I.F. of each template; floors permute all values
+  by_subgroup: Table  # [G] W1 of each subgroup to the whole set; floors permute all values
+  pair_groups: tuple[str, ...]  # [P] 'across subgroups' or 'within subgroups'
+  subsets: dict[str, Estimates]  # name -> the estimates over some of the templates
 
 
 def measure_fairness(

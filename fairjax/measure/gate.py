@@ -31,39 +31,23 @@ _MOST_SAMPLES = 10 ** 9
 
 @dataclasses.dataclass(frozen=True)
 class GateResult:
-  """What a gate finds for one attribute and scorer.
+  """What a gate finds for one attribute and scorer."""
 
-  Attributes:
-    new: I.F. of the new records.
-    old: I.F. of the old records.
-    new_null_mean: expected by chance of the new records.
-    old_null_mean: expected by chance of the old records.
-    difference: `new - old`, where n differs less what is expected by chance of each.
-    std_error: of the difference.
-    low: lower end of its 90 % interval.
-    high: upper end.
-    margin: the largest difference that passes.
-    verdict: 'no worse' (`high` below the margin), 'worse' (`low` above it) or 'cannot tell'.
-    equivalent: the whole interval is between `-margin` and `margin`.
-    paired: both files hold the same coupled samples.
-    samples: smallest number of samples of a prefix.
-    samples_needed: with which a difference of this size is decided in 80 %; None where it is
-      decided already, or where it is too near to the margin for any number.
-  """
-
-  new: float
-  old: float
-  new_null_mean: float
+  new: float  # I.F. of the new records
+  old: float  # of the old ones
+  new_null_mean: float  # expected by chance
   old_null_mean: float
-  difference: float
-  std_error: float
-  low: float
+  difference: float  # `new - old`, where n differs less what is expected by chance of each
+  std_error: float  # of the difference
+  low: float  # ends of its 90 % interval
   high: float
-  margin: float
-  verdict: str
-  equivalent: bool
-  paired: bool
-  samples: int
+  margin: float  # the largest difference that passes
+  verdict: str  # 'no worse' (`high` below the margin), 'worse' (`low` above it) or 'cannot tell'
+  equivalent: bool  # the whole interval is between `-margin` and `margin`
+  paired: bool  # both files hold the same coupled samples
+  samples: int  # smallest number of a prefix
+  # with which a difference of this size is decided in 80 %; None where it is decided already, or
+  # too near to the margin for any number
   samples_needed: int | None
 
   def sentence(self) -> str:
@@ -82,18 +66,7 @@ def compare_fairness(
   new: SampleScores, old: SampleScores, *, margin: float, permutations: int = PERMUTATIONS,
   seed: int = 0,
 ) -> GateResult:
-  """Tests whether the I.F. has risen by more than a margin.
-
-  Args:
-    new: scores of the new model.
-    old: scores of the old model under the same scorer, of the same values and templates.
-    margin: above 0, in units of W1.
-    permutations: for what is expected by chance.
-    seed: of the permutations.
-
-  Raises:
-    UserError: other values or templates, fewer than 20 samples of a prefix, or a margin of 0.
-  """
+  """Tests whether the I.F. has risen by more than a margin, in units of W1."""
   if not 0 < margin < 1:
     raise UserError(f'the margin is {margin}: it must be between 0 and 1, e.g. 0.01')
   for what in ('values', 'templates'):

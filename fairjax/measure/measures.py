@@ -36,8 +36,7 @@ NAMED = 5  # words that are listed before the rest is counted
 def measure_records(
   records: Iterable[Mapping[str, Any]], attribute: Attribute | str,
   scorers: Sequence[Scorer | RecordedScorer | str], *,
-  templates: Sequence[int | str] | None = None, lexicon: Sequence[str | os.PathLike] | None = None,
-  empty: str = 'error', **options: Any,
+  lexicon: Sequence[str | os.PathLike] | None = None, empty: str = 'error', **options: Any,
 ) -> dict[str, Any]:
   """Measures one model's records: fairness for each scorer, and relevance.
 
@@ -46,24 +45,17 @@ def measure_records(
       `fairjax.generate.read_records('generations.jsonl')`.
     attribute: the attribute, its name or its YAML file; every value must occur in every template.
     scorers: at least one, or their names (`load_scorer`).
-    templates: labels that must occur, no others; None takes those of the records.
     lexicon: of `load_scorer`, for the name 'opinion'.
     empty: 'error', 'drop' or 'keep' continuations without a text (`Generations.without_empty`).
-    **options: of `measure_generations`.
-
-  Returns:
-    See `measure_generations`.
-
-  Raises:
-    UserError: see `read_generations`, `score_records` and the scorers.
+    **options: of `measure_generations`, whose result it returns.
   """
   if isinstance(attribute, str):
     attribute = load_attribute(attribute)
   loaded = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
   check_scorers(loaded)
   return measure_generations(
-    read_generations(records, attribute, templates=templates, empty=empty,
-                     coupled=options.get('coupled', True)), loaded, **options)
+    read_generations(records, attribute, empty=empty, coupled=options.get('coupled', True)), loaded,
+    **options)
 
 
 def measure_generations(
@@ -122,8 +114,7 @@ def measure_generations(
       t.text for i, t in enumerate(attribute.templates) if i not in covered.values()],
     'permutations': permutations,
     'seed': seed,
-    'semantic_similarity_c': {
-      name: share.to_dict() for name, share in semantic_similarity_c(generations).items()},
+    'semantic_similarity_c': semantic_similarity_c(generations),
     'scorers': {},
   }
   if earlier is None:
@@ -155,8 +146,7 @@ def measure_generations(
         scores_directory, f'{attribute.name}.rewordings', scorer)
       phrasings = generations.phrasing_scores(column, score_generations(
         generations.reworded, scorer, path, scored=scored, log=log), numbered=coupled)
-      words = measure_rewording(
-        samples, phrasings, permutations=permutations, seed=seed).to_dict()
+      words = measure_rewording(samples, phrasings, permutations=permutations, seed=seed)
       result['scorers'][scorer.name]['rewording'] = words | {
         'records': len(generations.reworded),
         'sentence': rewording_sentence(words, found['individual_fairness'], attribute.name)}
@@ -253,9 +243,36 @@ def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[
 
 def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
   """What is unusual about the input of measures that are complete but for their `notes`."""
-  empty = generations.empty_texts
-  found = [_absent(generations), empty and empty.sentence(LEVEL), _unequal(generations),
-           _uncoupled(generations, measures['coupled']), _repeated(generations)]
+  attribute, numbers, cells = generations.attribute, generations.sample, generations.cells()
+  found = []
+  if absent := generations.absent_values:
+    values = len(attribute.values)
+    found.append(f'measured on {values} of {values + len(absent)} values of attribute '
+                 f'{attribute.name}: no record of {generations.without_records}')
+  if (empty := generations.empty_texts) and (sentence := empty.sentence(LEVEL)):
+    found.append(sentence)
+  counts = np.array([[rows.size for rows in row] for row in cells])
+  if counts.min() < counts.max():
+    template, value = np.unravel_index(counts.argmin(), counts.shape)
+    fewer = np.count_nonzero(counts < counts.max())
+    found.append(
+      f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
+      f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
+      f"'{attribute.values[value].text}'); each floor is that of its own n")
+  # Where all numbers are equal, independence was asked for.
+  if numbers is not None and not measures['coupled'] and not all(
+      np.array_equal(numbers[row[0]], numbers[rows]) for row in cells for rows in row):
+    found.append('samples are numbered, but not all values of a template have the same numbers: '
+                 'they were measured as independent, and if they share noise all the same, floors '
+                 'and p-values are too large')
+  if numbers is None:  # a number that occurs twice was refused
+    repeated = len(generations) - len(set(zip(
+      generations.template_index.tolist(), generations.value_index.tolist(),
+      generations.continuations, strict=True)))
+    if repeated:
+      found.append(f'{repeated} of {len(generations)} records repeat the continuation of another '
+                   'record of the same prefix; without sample numbers they may be equal samples or '
+                   'records that are in the file twice')
   if any('crossed' in m and m['crossed'] is None for m in measures['scorers'].values()):
     found.append(f"the {len(measures['values'])} combinations in the records do not tell the main "
                  'effects of the two attributes and their interaction apart: none is given')
@@ -264,66 +281,12 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
       more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
       found.append(f'scorer {name}: {len(words)} of its words are in both lists and count in '
                    f"neither: {', '.join(words[:NAMED])}{more}")
-  found.append(_resolution(measures))
-  return [sentence for sentence in found if sentence]
-
-
-def _absent(generations: Generations) -> str | None:
-  """Values of the attribute that the records lack."""
-  absent, values = generations.absent_values, generations.attribute.value_texts
-  if not absent:
-    return None
-  return (f'measured on {len(values)} of {len(values) + len(absent)} values of attribute '
-          f'{generations.attribute.name}: no record of {generations.without_records}')
-
-
-def _unequal(generations: Generations) -> str | None:
-  """Prefixes of unequal n, with the one that has fewest."""
-  counts = np.array([[rows.size for rows in row] for row in generations.cells()])
-  if counts.min() == counts.max():
-    return None
-  template, value = np.unravel_index(counts.argmin(), counts.shape)
-  fewer = np.count_nonzero(counts < counts.max())
-  return (f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
-          f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
-          f"'{generations.attribute.values[value].text}'); each floor is that of its own n")
-
-
-def _uncoupled(generations: Generations, coupled: bool) -> str | None:
-  """Numbered samples that were not measured as coupled."""
-  numbers = generations.sample
-  if numbers is None or coupled or all(  # all equal: independence was asked for
-      np.array_equal(numbers[row[0]], numbers[rows])
-      for row in generations.cells() for rows in row):
-    return None
-  return ('samples are numbered, but not all values of a template have the same numbers: they were '
-          'measured as independent, and if they share noise all the same, floors and p-values are '
-          'too large')
-
-
-def _repeated(generations: Generations) -> str | None:
-  """Records without sample numbers that hold the same text for the same prefix."""
-  if generations.sample is not None:
-    return None  # a number that occurs twice was refused
-  repeated = len(generations) - len(set(zip(
-    generations.template_index.tolist(), generations.value_index.tolist(),
-    generations.continuations, strict=True)))
-  if not repeated:
-    return None
-  return (f'{repeated} of {len(generations)} records repeat the continuation of another record of '
-          'the same prefix; without sample numbers they may be equal samples or records that are '
-          'in the file twice')
-
-
-def _resolution(measures: Mapping[str, Any]) -> str | None:
-  """Tables whose smallest corrected p-value cannot reach the level with so few permutations."""
-  least = 1 / (measures['permutations'] + 1)
-  any_scorer = next(iter(measures['scorers'].values()))
+  # The smallest p-value, corrected over one of these tables, cannot reach the level.
+  permutations, any_scorer = measures['permutations'], next(iter(measures['scorers'].values()))
   sizes = {'values or subgroups': len(any_scorer['subgroups']['subgroup']),
            'templates': len(any_scorer['by_template']['template'])}
-  short = [f'{size} {what}' for what, size in sizes.items() if size * least > LEVEL]
-  if not short:
-    return None
-  return (f"{measures['permutations']} permutations are too few for a corrected p-value of "
-          f"{LEVEL} over {' and over '.join(short)}: use more than "
-          f'{int(max(sizes.values()) / LEVEL)}')
+  if short := [f'{size} {what}' for what, size in sizes.items()
+               if size > LEVEL * (permutations + 1)]:
+    found.append(f'{permutations} permutations are too few for a corrected p-value of {LEVEL} over '
+                 f"{' and over '.join(short)}: use more than {int(max(sizes.values()) / LEVEL)}")
+  return found

@@ -8,9 +8,8 @@ their noise (an independent coin for every number), otherwise over all their sam
 values together, as for I.F. and G.F., would put the scores of the other values into the floor of a
 pair, which can make it too small as well as too large.
 
-How 10,120 pairs of 1,000 samples (the three attributes of Huang et al. 2020) take 1,000
-permutations each in some ten seconds of one core. The distance is the area between two distribution
-functions, so a permutation needs their difference at each of up to 2 n scores: 2e10 numbers.
+The distance is the area between two distribution functions, so 1,000 permutations of the 10,120
+pairs of Huang et al. 2020 need 2e10 differences. What belongs to many pairs is computed once:
 
 - Coupled: with signs s_i = +-1, n times the difference at t is
   sum_i s_i [x_i <= t] - sum_i s_i [y_i <= t]. Each sum belongs to one value, not to a pair: with
@@ -21,9 +20,6 @@ functions, so a permutation needs their difference at each of up to 2 n scores: 
 - Free: the labels of the sorted scores are a random sequence of two letters, whatever the scores
   are. Its running sums are drawn once for a template and all pairs of equal sizes; the nulls of
   these pairs are one matrix product, gaps times absolute sums.
-
-Memory: the running sums, A (n + 1) R times 2 bytes, are made for at most 128 MiB of permutations at
-once; the null distributions themselves take 16 P R bytes.
 
 Tails: with R permutations no p-value is below 1 / (R + 1), and Holm's correction over 5,610 pairs
 would turn even that into 1. Where no permutation reaches a distance, `p_value` is therefore the
@@ -96,11 +92,11 @@ def cores() -> int:
 # mixed, because they may differ in score under the null too. All statistics of one permutation come
 # from the same labels.
 #
-# How it is fast enough (docs/performance.md has the time): nothing is computed pair by pair.
+# Nothing is computed pair by pair (docs/performance.md has the time).
 #
-# - Scores become integer codes into the sorted distinct scores of their template, which sort five
-#   times as fast as float64. A permutation is one sort as well: of random 64-bit words that carry
-#   the code in their low bits.
+# - Scores become integer codes into the sorted distinct scores of their template, which sort faster
+#   than float64. A permutation is one sort as well: of random 64-bit words that carry the code in
+#   their low bits.
 # - With the samples of each value sorted, W1 of a pair is the mean over ranks of the absolute
 #   difference, and the sum of absolute differences over all pairs of A numbers is, once these are
 #   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs two sorts of N
@@ -110,9 +106,8 @@ def cores() -> int:
 #   of S samples faces N_all / S consecutive samples of the whole, whose absolute differences from
 #   it come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
 #
-# One permutation of 340,000 scores sorts them five times. Blocks of permutations are drawn from
-# random streams of their own, so the result depends neither on the number of threads nor on their
-# order, and memory stays at a few numbers for each score of a batch and thread.
+# Blocks of permutations are drawn from random streams of their own, so the result depends neither
+# on the number of threads nor on their order.
 
 # Changing these changes the random draws. So many scores fit into a processor's cache, and an
 # operation on them lasts long enough for threads to seldom wait for the interpreter's lock.
@@ -322,10 +317,8 @@ class _Template:
 
   def pair_means(self, codes: np.ndarray, members: list[np.ndarray]
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none.
-
-    `codes` `[B, N]` ascend within each value.
-    """
+    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none."""
+    # `codes` `[B, N]` ascend within each value.
     inner = [m for m in members if m.size > 1]
     sums = np.empty((1 + len(inner), len(codes), self.weights.size))
     for b, row in enumerate(codes):  # one permutation stays in the processor's cache

@@ -5,77 +5,48 @@ saying whether per word or per sub-word. All three normalisations of one total a
 perplexity and bits per byte can be compared between vocabularies.
 """
 
-import dataclasses
 import math
 from typing import Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Perplexity:
-  """Likelihood of one set of documents.
+def perplexities(
+  nll: float, *, tokens: int, words: int, num_bytes: int, documents: int | None = None,
+  memory_len: int | None = None,
+) -> dict[str, Any]:
+  """Perplexity per token and word, and bits per byte, of one set of documents.
 
-  Attributes:
-    nll: total negative log-likelihood, nats, finite and at least 0.
+  Args:
+    nll: total negative log-likelihood, nats.
     tokens: predicted tokens, above 0, eos included. With a word vocabulary on WikiText these are
       the published tokens: words and one eos for each line.
     words: words between white space of the original text, above 0 (the paper's unit).
-    num_bytes: UTF-8 bytes of the original text; None when unknown.
-    documents: documents in the set; None when unknown.
+    num_bytes: UTF-8 bytes of the original text, above 0.
+    documents: documents in the set.
     memory_len: hidden states of earlier tokens that the model read, carried from segment to
-      segment of a document; None when unknown.
-    definition: ID of the definition.
-    direction: how to read it.
+      segment of a document.
+
+  Returns:
+    JSON types: the arguments, `token`, `word` (None where it overflows) and `bits_per_byte`.
 
   Raises:
-    ValueError: a number out of its range.
+    ValueError: a log-likelihood that is not finite or negative.
 
-  >>> found = Perplexity(nll=10 * math.log(8), tokens=10, words=5, num_bytes=15)
-  >>> round(found.token, 6), round(found.word, 6), round(found.bits_per_byte, 6)
+  >>> found = perplexities(10 * math.log(8), tokens=10, words=5, num_bytes=15)
+  >>> round(found['token'], 6), round(found['word'], 6), round(found['bits_per_byte'], 6)
   (8.0, 64.0, 2.0)
   """
-
-  nll: float
-  tokens: int
-  words: int
-  num_bytes: int | None = None
-  documents: int | None = None
-  memory_len: int | None = None
-  definition: str = 'H-25'
-  direction: str = 'lower is better'
-
-  def __post_init__(self):
-    if not math.isfinite(self.nll) or self.nll < 0:
-      raise ValueError(f'a total negative log-likelihood is finite and >= 0, not {self.nll}')
-    for count in (self.tokens, self.words, 1 if self.num_bytes is None else self.num_bytes):
-      if count <= 0:
-        raise ValueError(f'a perplexity needs at least one unit, not {count}')
-
-  @property
-  def token(self) -> float:
-    """Perplexity per token of the vocabulary."""
-    return _exponential(self.nll / self.tokens)
-
-  @property
-  def word(self) -> float:
-    """Perplexity per word."""
-    return _exponential(self.nll / self.words)
-
-  @property
-  def bits_per_byte(self) -> float | None:
-    """Bits per byte, None when the bytes are unknown."""
-    return None if self.num_bytes is None else self.nll / self.num_bytes / math.log(2)
-
-  def to_dict(self) -> dict[str, Any]:
-    """Counts and all normalisations as JSON types; a perplexity that overflows is None."""
-    derived = {'token': self.token, 'word': self.word, 'bits_per_byte': self.bits_per_byte}
-    return dataclasses.asdict(self) | {
-      name: value if value is not None and math.isfinite(value) else None
-      for name, value in derived.items()}
+  if not math.isfinite(nll) or nll < 0:
+    raise ValueError(f'a total negative log-likelihood is finite and >= 0, not {nll}')
+  return {
+    'nll': nll, 'tokens': tokens, 'words': words, 'num_bytes': num_bytes, 'documents': documents,
+    'memory_len': memory_len, 'definition': 'H-25', 'direction': 'lower is better',
+    'token': _exponential(nll / tokens), 'word': _exponential(nll / words),
+    'bits_per_byte': nll / num_bytes / math.log(2)}
 
 
-def _exponential(nats: float) -> float:
-  """exp, infinite where it overflows."""
+def _exponential(nats: float) -> float | None:
+  """exp, None where it overflows."""
   try:
     return math.exp(nats)
   except OverflowError:
-    return math.inf
+    return None

@@ -89,9 +89,7 @@ def model_scores(kind: str, *, shared: float = 0.0) -> Scores:
 def pilot_scores(samples: SampleScores, name: str = 'pilot') -> Scores:
   """The scores of a pilot, rounded to 64ths, all values of a template together.
 
-  Args:
-    samples: of a pilot; of coupled ones `shared` keeps the mean squared difference of two values.
-    name: for tables.
+  Of coupled samples `shared` keeps the mean squared difference of two values.
   """
   levels = np.linspace(0, 1, _LEVELS)
   pools = [np.concatenate(row) for row in samples.scores]

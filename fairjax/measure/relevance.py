@@ -4,7 +4,6 @@ Huang et al. 2020, section 5 (H-28): the share of continuations that mention the
 A model can become "fair" by writing the same text for every value; this measure shows it (H-35).
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
@@ -17,34 +16,6 @@ from fairjax.measure.columns import Generations
 from fairjax.measure.estimates import wilson
 
 _TOGETHER = 10_000  # texts that are searched as one
-
-
-@dataclasses.dataclass(frozen=True)
-class Share:
-  """A share of continuations.
-
-  Attributes:
-    value: the share, in [0, 1].
-    n: number of continuations.
-    low: lower end of the 95% Wilson interval.
-    high: upper end. Continuations of one prefix that share their noise with those of other values
-      are correlated: n is divided by the measured design effect where samples are numbered.
-    by_value: share for each value of the attribute.
-    definition: ID of the definition.
-    direction: how to read the value.
-  """
-
-  value: float
-  n: int
-  low: float
-  high: float
-  by_value: dict[str, float]
-  definition: str
-  direction: str = 'higher is more relevant'
-
-  def to_dict(self) -> dict[str, Any]:
-    """Fields as plain JSON types."""
-    return dataclasses.asdict(self)
 
 
 def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
@@ -106,7 +77,7 @@ def _finder(tokens: tuple[str, ...]) -> WordFinder:
   return WordFinder(tokens, ignore_case=True, any_space=True)
 
 
-def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
+def semantic_similarity_c(generations: Generations) -> dict[str, dict[str, Any]]:
   """Share of continuations that mention the attribute, S.S.c of Huang et al. 2020 (H-28).
 
   Args:
@@ -126,14 +97,17 @@ def semantic_similarity_c(generations: Generations) -> dict[str, Share]:
           'any_value': share_of(any_value, generations, 'H-28, any value of the attribute')}
 
 
-def share_of(hits: np.ndarray, generations: Generations, definition: str) -> Share:
-  """Share of hits with its 95% interval."""
+def share_of(hits: np.ndarray, generations: Generations, definition: str) -> dict[str, Any]:
+  """Share of hits `[n]` bool in [0, 1], with its 95 % Wilson interval, JSON types."""
+  # Continuations of one prefix that share their noise with those of other values are correlated: n
+  # is divided by the measured design effect where samples are numbered.
   p = float(hits.mean())
   low, high = wilson(p, hits.size / _design_effect(hits, generations))
-  return Share(
-    value=p, n=hits.size, low=min(p, low), high=max(p, high), definition=definition,
-    by_value={name: float(hits[generations.value_index == i].mean())
-              for i, name in enumerate(generations.attribute.value_texts)})
+  return {
+    'value': p, 'n': hits.size, 'low': min(p, low), 'high': max(p, high),
+    'by_value': {name: float(hits[generations.value_index == i].mean())
+                 for i, name in enumerate(generations.attribute.value_texts)},
+    'definition': definition, 'direction': 'higher is more relevant'}
 
 
 def _design_effect(hits: np.ndarray, generations: Generations) -> float:

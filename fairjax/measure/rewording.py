@@ -12,13 +12,12 @@ values and phrasings move the score alike, so that in each template the differen
 the other sign. Templates are kept together: all 2^M signs are tried, or some at random.
 """
 
-import dataclasses
 import itertools
 from typing import Any
 
 import numpy as np
 
-from fairjax.measure.estimates import LEVEL, TIE, Estimate, SampleScores
+from fairjax.measure.estimates import LEVEL, TIE, SampleScores
 from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.nulls import LabelStatistics
 
@@ -26,47 +25,21 @@ _PURPOSE = 0x3F  # separates these random streams from others of the same seed
 _MOST = 14  # templates of which all signs are tried
 
 
-@dataclasses.dataclass(frozen=True)
-class Rewording:
-  """I.F. of the values beside that of rewordings.
-
-  Attributes:
-    individual: I.F. over the phrasings of every template and value, with its null floor.
-    contrast: I.F. over values less `individual.value`, in [-1, 1].
-    p_value: of the contrast, two-sided; with M templates at least 2 / 2^M.
-  """
-
-  individual: Estimate
-  contrast: float
-  p_value: float
-
-  def to_dict(self) -> dict[str, Any]:
-    """Fields as plain JSON types."""
-    return {'individual_fairness': self.individual.to_dict(), 'contrast': self.contrast,
-            'p_value': self.p_value}
-
-
 def measure_rewording(
   samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
-) -> Rewording:
-  """The rewording floor and the contrast with it.
-
-  Args:
-    samples: scores of the prompts, M templates and A values.
-    phrasings: the same prompts and their rewordings: a "template" is a template with a value,
-      template after template, a "value" a phrasing.
-    permutations: of the floor, and of the signs where M is above 14.
-    seed: of both.
-  """
+) -> dict[str, Any]:
+  """I.F. over the phrasings with its null floor, the contrast in [-1, 1] and its p-value."""
+  # In `phrasings` a "template" is a template of `samples` with a value, template after template,
+  # and a "value" is a phrasing. With M templates the two-sided p-value is at least 2 / 2^M.
   words = measure_fairness(phrasings, permutations=permutations, seed=seed)
-  return Rewording(
-    words.individual, *contrast(samples, phrasings, permutations=permutations, seed=seed))
+  found, p_value = contrast(samples, phrasings, permutations=permutations, seed=seed)
+  return {'individual_fairness': words.individual.to_dict(), 'contrast': found, 'p_value': p_value}
 
 
 def contrast(
   samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
 ) -> tuple[float, float]:
-  """The contrast and its p-value; arguments as of `measure_rewording`."""
+  """The contrast and its p-value."""
   values, words = (LabelStatistics(s.scores, s.subgroup_index).observed().all_pairs[:, 0]
                    for s in (samples, phrasings))
   count = len(samples.templates)
@@ -83,7 +56,7 @@ def contrast(
 
 
 def rewording_sentence(found: dict[str, Any], individual: dict[str, Any], attribute: str) -> str:
-  """What `Rewording.to_dict` says beside I.F. of the values, in words."""
+  """What `measure_rewording` found beside I.F. of the values, in words."""
   words, p = found['individual_fairness'], f"p = {found['p_value']:.2g}"
   if found['p_value'] > LEVEL:
     return (f'these templates do not tell whether changing the {attribute} moves the score more '

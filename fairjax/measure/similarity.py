@@ -47,11 +47,7 @@ class Encoder(Protocol):
 
 
 class MiniLmEncoder:
-  """A MiniLM-type encoder (`fairjax.pretrained.SentenceEncoder`) from its directory.
-
-  Attributes:
-    max_length: tokens that are read of a text.
-  """
+  """A MiniLM-type encoder (`fairjax.pretrained.SentenceEncoder`) from its directory."""
 
   name = 'minilm'
   threshold = 0.4
@@ -128,8 +124,6 @@ def prefix_cosines(
   directory: str | os.PathLike | None = None, log: Callable[[str], None] | None = None,
 ) -> Cosines:
   """Cosines between continuations and prefixes."""
-  if samples < 0:
-    raise UserError(f'samples per prefix for the similarity: {samples} is negative; 0 takes all')
   chosen = generations.first_samples(samples)
   pairs = _Pairs(chosen, encoder)
   columns: list[list[np.ndarray]] = [[], []]
@@ -164,11 +158,6 @@ class Calibration:
   # With the share that the paper reports for its own baseline, or with that of people's judgements,
   # thresholds of different encoders mean the same thing.
   share: float
-
-  def __post_init__(self):
-    if not 0 < self.share < 1:
-      raise UserError('share of similar continuations to calibrate to: '
-                      f'{self.share} is not in (0, 1)')
 
   @property
   def source(self) -> str:
@@ -208,10 +197,8 @@ def semantic_similarity(
     threshold, threshold_source = encoder.threshold, encoder.threshold_source
   elif isinstance(threshold, Calibration):
     threshold_source, threshold = threshold.source, threshold(cosines)
-  if not -1 <= threshold <= 1:
-    raise UserError(f'similarity threshold {threshold} is not a cosine: give one in [-1, 1]')
   share = share_of(cosines.own > threshold, generations, f'H-27, encoder {encoder.name}')
-  return share.to_dict() | {
+  return share | {
     'encoder': encoder.name,
     'encoder_fingerprint': encoder.fingerprint,
     'threshold': float(threshold),
@@ -229,11 +216,11 @@ def semantic_similarity(
   }
 
 
-def cosine_examples(cosines: Cosines, count: int = EXAMPLES) -> list[dict[str, Any]]:
+def cosine_examples(cosines: Cosines) -> list[dict[str, Any]]:
   """Continuations at evenly spaced ranks of the cosine, as Table 9 (H-36)."""
   generations = cosines.generations
   order = np.argsort(cosines.own, kind='stable')
-  ranks = np.unique(np.round(np.linspace(0, order.size - 1, count)).astype(int))
+  ranks = np.unique(np.round(np.linspace(0, order.size - 1, EXAMPLES)).astype(int))
   return [{
     'cosine': float(cosines.own[i]),
     'value': generations.attribute.value_texts[generations.value_index[i]],

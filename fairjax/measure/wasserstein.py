@@ -66,15 +66,14 @@ _TOGETHER = 1 << 15  # numbers
 
 
 class PoolDistance:
-  """Distances of samples to one pool, in time linear in the sample. Exact for any sizes and ties.
+  """Exact distances of samples of any sizes to one pool, in time linear in the sample."""
 
-  With few distinct scores, the area between the distribution functions. With many, that between the
-  quantile functions: the k-th smallest of S samples faces the S-th part of the N sorted scores of
-  the pool from lo = k N / S to hi = (k + 1) N / S. With P(t), the sum of the pool's first t scores
-  (linear between whole numbers), the absolute differences from a sample x sum to
-  |x (hi - lo) - P(hi) + P(lo)| where the part is on one side of x, otherwise to
-  x (2 r - lo - hi) + P(lo) + P(hi) - 2 P(r), where r is the rank of x in the pool, at most hi.
-  """
+  # With few distinct scores, the area between the distribution functions. With many, that between
+  # the quantile functions: the k-th smallest of S samples faces the S-th part of the N sorted
+  # scores of the pool from lo = k N / S to hi = (k + 1) N / S. With P(t), the sum of the pool's
+  # first t scores (linear between whole numbers), the absolute differences from a sample x sum to
+  # |x (hi - lo) - P(hi) + P(lo)| where the part is on one side of x, otherwise to
+  # x (2 r - lo - hi) + P(lo) + P(hi) - 2 P(r), where r is the rank of x in the pool, at most hi.
 
   def __init__(self, grid: np.ndarray, counts: np.ndarray):
     """Prepares ascending distinct scores `[U]` and how often the pool holds each `[U]`."""

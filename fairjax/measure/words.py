@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from fairjax.counterfactual.word_forms import normal_form
-from fairjax.errors import UserError
 from fairjax.measure.columns import Generations
 from fairjax.measure.estimates import is_within, summarise
 
 LARGEST_PAIRS = 5  # pairs of values that are named
 TOP_WORDS = 10  # H-37
+_LEAST_COUNT = 5  # of a word that is listed
 _PURPOSE = 0x3D  # separates these random streams from others of the same seed
 MOST_RECORDS = 25_000  # about so many are read: the floor reads them once for each permutation
 _BLOCK = 1 << 22  # numbers of a block of pairs
@@ -71,48 +71,29 @@ def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -
                     np.array(ids, np.int64), len(generations) - len(chosen))
 
 
-def distinct_words(
-  counts: WordCounts, value: str, other: str, *, top: int = TOP_WORDS, alpha: float = 1.0,
-  min_count: int = 5,
-) -> list[dict[str, Any]]:
+def distinct_words(counts: WordCounts, value: str, other: str) -> list[dict[str, Any]]:
   """The words with the largest p(w | value) / p(w | other), the more frequent first in a tie."""
-  # The paper divides plain shares (alpha=0), which is infinite (None) for a word that `other` never
-  # has. Here every word of either value gets `alpha` more, and rare words are left out.
-  for name in (value, other):
-    if counts.generations.attribute.find_value(name) is None:
-      raise UserError(f"distinct words: '{name}' is no value of "
-                      f'{counts.generations.attribute.name}')
-  if alpha < 0:
-    raise UserError(f'distinct words: alpha={alpha} is negative')
-  table = counts.by_value()
+  # The paper divides plain shares, which is infinite for a word that `other` never has. Here every
+  # word of either value is counted once more, and rare words are left out.
   index_of = counts.generations.attribute.value_index
-  a, b = (table[index_of(name)].astype(np.float64) for name in (value, other))
+  a, b = counts.by_value()[[index_of(value), index_of(other)]].astype(np.float64)
   known = np.count_nonzero(a + b > 0)
-  p, q = ((x + alpha) / max(x.sum() + alpha * known, 1) for x in (a, b))
-  with np.errstate(divide='ignore'):
-    ratio = np.where(q > 0, p / np.where(q > 0, q, 1), np.inf)
-  chosen = [i for i in np.flatnonzero(a >= max(min_count, 1))]
+  p, q = ((x + 1) / (x.sum() + known) for x in (a, b))
+  ratio = p / q
+  chosen = np.flatnonzero(a >= _LEAST_COUNT).tolist()
   chosen.sort(key=lambda i: (-ratio[i], -a[i], counts.words[i]))
-  return [{'word': counts.words[i], 'ratio': float(ratio[i]) if np.isfinite(ratio[i]) else None,
-           'count': int(a[i]), 'count_other': int(b[i])} for i in chosen[:top]]
+  return [{'word': counts.words[i], 'ratio': float(ratio[i]), 'count': int(a[i]),
+           'count_other': int(b[i])} for i in chosen[:TOP_WORDS]]
 
 
 def word_divergence(
   counts: WordCounts, *, permutations: int = 100, seed: int = 0, coupled: bool = True,
 ) -> dict[str, Any]:
-  r"""How many bits of information on the value a word of a continuation holds, with its floor.
-
-  The Jensen-Shannon divergence of the A word distributions (Lin 1991), which is the mutual
-  information of a word and a value that is drawn evenly:
-
-  .. math:: JS(p_1, .., p_A) = H(\bar p) - \frac{1}{A} \sum_a H(p_a)
-
-  with p_a the shares of words in all continuations of value a. Values are permuted for the floor
-  within sample numbers where samples are coupled, within templates otherwise. All is None where the
-  continuations of some value hold no word.
-  """
-  if permutations < 1:
-    raise ValueError(f'permutations must be at least 1, not {permutations}')
+  """How many bits of information on the value a word of a continuation holds, with its floor."""
+  # The Jensen-Shannon divergence of the values' word distributions (Lin 1991) is the mutual
+  # information of a word and a value that is drawn evenly. Values are permuted for the floor within
+  # sample numbers where samples are coupled, within templates otherwise. All is None where the
+  # continuations of some value hold no word.
   generations = counts.generations
   groups, within = _exchangeable(generations, coupled)
   result = {

@@ -8,25 +8,10 @@ from fairjax.report.figures import (
   plot_tradeoff,
   plot_values,
 )
-from fairjax.report.page import (
-  Distributions,
-  collect_distributions,
-  stored_distributions,
-  stored_scores,
-)
 from fairjax.report.report import write_report
-from fairjax.report.sections import (
-  PairedSample,
-  brief_table,
-  paired_samples,
-  read_human,
-  select_model,
-  spread_of_trainings,
-)
+from fairjax.report.sections import select_model
 
 __all__ = [
-  'Distributions', 'KnownBias', 'ModelRow', 'PairedSample', 'brief_table', 'collect_distributions',
-  'compare_reports', 'paired_samples', 'plot_curves', 'plot_fairness',
-  'plot_tradeoff', 'plot_values', 'read_human', 'read_report', 'select_model',
-  'spread_of_trainings', 'stored_distributions', 'stored_scores', 'write_report',
+  'KnownBias', 'ModelRow', 'compare_reports', 'plot_curves', 'plot_fairness', 'plot_tradeoff',
+  'plot_values', 'read_report', 'select_model', 'write_report',
 ]

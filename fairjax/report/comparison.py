@@ -14,24 +14,16 @@ RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model sh
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-  """One model of the report.
-
-  Attributes:
-    name: as shown.
-    method: 'baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection' (the
-      control of 'sentiment' with the same weight) or another word.
-    weight: fairness weight lambda; None for models without one.
-    perplexity: `Perplexity.to_dict()` of the test set (PPL); None when not measured.
-    subset_perplexity: the same for the documents with a sensitive token (PPL_s).
-    measures: result of `measure_records`; None when not measured.
-  """
+  """One model of the report; what was not measured is None."""
 
   name: str
+  # 'baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection' (the control of
+  # 'sentiment' with the same weight) or another word
   method: str
-  weight: float | None = None
-  perplexity: Mapping[str, Any] | None = None
-  subset_perplexity: Mapping[str, Any] | None = None
-  measures: Mapping[str, Any] | None = None
+  weight: float | None = None  # fairness weight lambda
+  perplexity: Mapping[str, Any] | None = None  # `perplexities` of the test set (PPL)
+  subset_perplexity: Mapping[str, Any] | None = None  # of documents with a sensitive token (PPL_s)
+  measures: Mapping[str, Any] | None = None  # result of `measure_records`
 
   @property
   def is_candidate(self) -> bool:
@@ -58,18 +50,12 @@ class ModelRow:
 
 @dataclasses.dataclass(frozen=True)
 class KnownBias:
-  """A corpus whose bias is known, and what was measured on prefixes of its grammar.
+  """A corpus whose bias is known, and what was measured on prefixes of its grammar."""
 
-  Attributes:
-    individual_fairness: of the corpus, in closed form.
-    group_fairness: of the corpus, in closed form.
-    scorer: name of the scorer for which the closed form holds.
-    measures: model name -> result of `measure_records` on held-out prefixes of the grammar.
-  """
-
-  individual_fairness: float
-  group_fairness: float
-  scorer: str
+  individual_fairness: float  # of the corpus, in closed form
+  group_fairness: float  # likewise
+  scorer: str  # for which the closed form holds
+  # model name -> result of `measure_records` on held-out prefixes of the grammar
   measures: Mapping[str, Mapping[str, Any]]
 
 
@@ -150,7 +136,7 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
       continue
     lines += _coverage_warnings(row)
     if baseline is not None and row is not baseline:
-      lines += erasure_warnings(row, baseline)
+      lines += _erasure_warnings(row, baseline)
   return list(dict.fromkeys(lines + _input_notes(rows)))
 
 
@@ -165,29 +151,24 @@ def _input_notes(rows: Sequence[ModelRow]) -> list[str]:
           for note, names in found.items()]
 
 
-def erasure_warnings(
-  row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE
-) -> list[str]:
-  """What says that a model became fair by ignoring the value (H-35).
-
-  Shares are compared by their 95% intervals, so that no line comes from few samples alone.
-  """
+def _erasure_warnings(row: ModelRow, baseline: ModelRow) -> list[str]:
+  """What says that a model became fair by ignoring the value (H-35)."""
+  # Shares are compared by their 95% intervals, so that no line comes from few samples alone.
   lines, why = [], 'part of its lower bias may come from ignoring the value.'
   for name, words in (('semantic_similarity_c', 'mentions the value in'),
                       ('semantic_similarity', 'stays near the meaning of its prefix in')):
     ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
-    if None not in (ours, theirs) and ours['high'] < share * theirs['low']:
+    if None not in (ours, theirs) and ours['high'] < RELEVANCE_SHARE * theirs['low']:
       lines.append(
         f'{row.name} {words} {100 * ours["value"]:.1f}% of its continuations, the baseline in '
         f'{100 * theirs["value"]:.1f}%: {why}')
-  return lines + [f'{row.name}: {line}: {why}' for line in erased(row, baseline, share)]
+  return lines + [f'{row.name}: {line}: {why}'
+                  for line in erased(row, baseline, RELEVANCE_SHARE)]
 
 
-def erased(row: ModelRow, baseline: ModelRow, share: float = RELEVANCE_SHARE) -> list[str]:
-  """Signs that what a model writes no longer depends on the value at all.
-
-  Words and KL of the next token fall with the bias itself, hence a tenth of the share.
-  """
+def erased(row: ModelRow, baseline: ModelRow, share: float) -> list[str]:
+  """Signs that what a model writes no longer depends on the value at all."""
+  # Words and KL of the next token fall with the bias itself, hence a tenth of the share.
   lines = []
   divergences = [r.content('distinct_word_divergence') for r in (row, baseline)]
   if None not in divergences and None not in [d['value'] for d in divergences]:
@@ -236,9 +217,6 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
       lines.append(f"{row.name}: scorer {name} read only the beginning of "
                    f"{scorer['truncated_texts']} of {measures['records']} texts, which are longer "
                    'than its model.')
-    if scorer.get('repaired_texts'):
-      lines.append(f"{row.name}: scorer {name} read another sign for half a character in "
-                   f"{scorer['repaired_texts']} of {measures['records']} texts.")
     if scorer.get('changed_texts'):
       lines.append(f"{row.name}: {scorer['changed_texts']} of {measures['records']} texts were "
                    f'changed for scorer {name}: it got straight apostrophes, quotes and dots for '
@@ -278,10 +256,8 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
 def headline(
   rows: Sequence[ModelRow], scorer: str, attribute: str, best: ModelRow | None = None
 ) -> str | None:
-  """Whose texts are worst by one scorer, and what the recommended model leaves of it.
-
-  It is about the baseline, else about the most biased model; None when no model was measured.
-  """
+  """Whose texts are worst by one scorer, and what the recommended model leaves of it, or None."""
+  # It is about the baseline, else about the most biased model.
   measured = [(row, e) for row in rows if (e := row.estimate(scorer, 'individual_fairness'))]
   if not measured:
     return None

@@ -28,18 +28,13 @@ class LedgerEntry:
   equation: str
   definition: str
   reading: Words  # what was taken where the paper leaves several
-  alternatives: Words  # other readings, and how to get them
+  alternatives: str  # other readings, and how to get them
   where: str | None = None  # key of a scorer's or a row's measures; None for rules
-
-
-def _scored_texts(rows: Sequence[ModelRow]) -> set[str]:
-  """Which part of a record was scored: 'continuation', 'prefix+continuation'."""
-  return {row.measures['scored_text'] for row in rows if row.measures}
 
 
 def _text_reading(rows: Sequence[ModelRow], config: Config) -> str:
   """H-02: what is scored, and where it ends."""
-  parts = _scored_texts(rows)
+  parts = {row.measures['scored_text'] for row in rows if row.measures}
   what = ' or '.join({'continuation': 'The continuation alone'}.get(
     part, 'Prefix and continuation together') for part in sorted(parts)) or 'The continuation alone'
   sample = (config or {}).get('sample')
@@ -48,16 +43,6 @@ def _text_reading(rows: Sequence[ModelRow], config: Config) -> str:
   end = ('the end of its first sentence or of the document' if sample['sentence_end'] else
          'the end of the document; no cut at a sentence')
   return f"{what}, up to {sample['max_new_tokens']} new tokens or {end}."
-
-
-def _text_alternatives(rows: Sequence[ModelRow], config: Config) -> str:
-  """H-02: the part that was not scored, and the other end."""
-  part = ('The continuation alone' if _scored_texts(rows) == {'prefix+continuation'} else
-          'Prefix and continuation together')
-  sample = (config or {}).get('sample')
-  end = '' if sample is None else (
-    f"; sample.sentence_end={not sample['sentence_end']}; sample.max_new_tokens")
-  return f'{part} (`scored` in measure_records){end}.'
 
 
 def _memory_reading(rows: Sequence[ModelRow], config: Config) -> str:
@@ -71,15 +56,6 @@ def _memory_reading(rows: Sequence[ModelRow], config: Config) -> str:
   return words
 
 
-def _similarity_reading(rows: Sequence[ModelRow], config: Config) -> str:
-  """H-27: encoder and threshold, or that there were none."""
-  paper = 'The paper takes 0.4 with the Universal Sentence Encoder.'
-  if not any(row.content('semantic_similarity') for row in rows):
-    return f'{paper} No encoder was used here.'
-  return (f'{paper} A threshold belongs to an encoder: the one used, its threshold and where that '
-          'comes from are named; the mean cosine is beside it.')
-
-
 def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
   """H-13: whether samples share their noise."""
   coupled = {bool(row.measures['coupled']) for row in rows if row.measures}
@@ -91,13 +67,6 @@ def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
     words.append('Samples are taken as independent, as in the paper' + (
       ', where a model is "not coupled" below.' if len(coupled) > 1 else '.'))
   return ' '.join(words)
-
-
-def _sampling_alternatives(rows: Sequence[ModelRow], config: Config) -> str:
-  """H-13: how to get the other kind."""
-  if any(row.measures and not row.measures['coupled'] for row in rows):
-    return 'Coupled samples: records whose sample numbers stand for shared noise.'
-  return 'Independent samples: any records without sample numbers, or --independent.'
 
 
 ENTRIES = (
@@ -152,7 +121,8 @@ ENTRIES = (
   LedgerEntry(
     'H-02', 'Scored text', HUANG, 'Figure 1',
     'What the scorer reads of a sample.',
-    _text_reading, _text_alternatives),
+    _text_reading, 'Prefix and continuation together (--scored); another end: sample.sentence_end, '
+    'sample.max_new_tokens.'),
   LedgerEntry(
     'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
     'Exponential of the mean negative log-likelihood on the test set (PPL) and on its documents '
@@ -168,7 +138,8 @@ ENTRIES = (
     'H-27', 'S.S.: semantic similarity', HUANG, 'section 5',
     'Share of continuations whose cosine with their prefix exceeds a threshold; higher is more '
     'relevant.',
-    _similarity_reading,
+    'The paper takes 0.4 with the Universal Sentence Encoder. A threshold belongs to an encoder: '
+    'the one used, its threshold and where that comes from are named, with the mean cosine.',
     'Another encoder (measure.encoder) or threshold (measure.similarity_threshold: given, or '
     "calibrated to the baseline's cosines).", 'semantic_similarity'),
   LedgerEntry(
@@ -190,7 +161,7 @@ ENTRIES = (
   LedgerEntry(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',
-    _sampling_reading, _sampling_alternatives),
+    _sampling_reading, 'Independent samples: records without sample numbers, or --independent.'),
 )
 
 

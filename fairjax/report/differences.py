@@ -188,10 +188,8 @@ def _differences(
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-  """The second of two estimates less the first, each less the mean of its null, with the noise.
-
-  Without a standard error (below 20 samples a prefix) `noise` is None and nothing is judged.
-  """
+  """The second of two estimates less the first, each less the mean of its null, with the noise."""
+  # Without a standard error (below 20 samples a prefix) `noise` is None and nothing is judged.
   pair = (first, second)
   change = (second['value'] - second['null_mean']) - (first['value'] - first['null_mean'])
   noise = None

@@ -30,14 +30,9 @@ _PAGE_COLOURS = {'#000000': 'currentColor', '#ffffff': 'var(--panel)', '#e5e5e5'
 
 
 def escape(text: str) -> str:
-  """Text as one line that Markdown and HTML show as it is.
-
-  Marks, brackets, pipes and link characters become character references, white space one space
-  (line breaks are shown as a sign), control and direction characters the replacement character.
-
-  >>> escape('<b>a|b</b>')
-  '&#60;b&#62;a&#124;b&#60;&#47;b&#62;'
-  """
+  """Text as one line that Markdown and HTML show as it is."""
+  # Marks, brackets, pipes and link characters become character references, white space one space
+  # (line breaks are shown as a sign), control and direction characters the replacement character.
   text = re.sub(r'\s*\n\s*', ' \u21b5 ', text.replace('\r\n', '\n').replace('\r', '\n'))
   text = replace_control(text.replace('\t', ' '))
   text = _SPECIAL.sub(lambda m: ''.join(

@@ -41,14 +41,8 @@ def plot_fairness(
 
   Each bar has a hatched band from 0 to its own floor, with a line at what is expected by chance: a
   bar that ends within its band shows no detectable bias. Whiskers are one standard error.
-
-  Args:
-    path: of the files, without suffix.
-    models: names, in order.
-    methods: the method of each model; decides the colour.
-    estimates: scorer -> title of a panel (e.g. 'I.F.') -> per model the dictionary of an
-      `Estimate`, or None where it was not measured. One row of panels per scorer.
-    row_word: text before a row's name in the titles.
+  `estimates`: scorer (a row of panels; `row_word` stands before its name) -> title of a panel ->
+  per model the dictionary of an `Estimate`, or None where it was not measured.
   """
   colours = _colours(methods)
   panels = list(dict.fromkeys(p for row in estimates.values() for p in row))
@@ -72,13 +66,7 @@ def plot_values(
   """Whose texts score low: a dot with its 95 % interval for each value, a row for each model.
 
   Values are in the order of the baseline's (else the first model's) means by the first scorer.
-  Intervals describe the sampling of texts.
-
-  Args:
-    path: of the files, without suffix.
-    rows: measured models.
-    errors: model -> scorer -> `[A]` standard errors of the values' means; without, dots only.
-    scorers: one column each.
+  Intervals describe the sampling of texts; `errors`: model -> scorer -> `[A]` standard errors.
   """
   values = rows[0].measures['values']
 
@@ -144,12 +132,7 @@ def plot_tradeoff(
   """Fairness against what it costs, the fairer to the right (Fig. 6, H-31).
 
   A hollow mark is a model whose I.F. is within its floor. Whiskers are one standard error of I.F.
-  and the interval of the cost.
-
-  Args:
-    path: of the files, without suffix.
-    panels: title, label of the axis, and points as of `tradeoff_points`.
-    scorer: name of the scorer, for the axis.
+  and the interval of the cost. `panels`: title, label of the axis, and points of `tradeoff_points`.
   """
   colours = _colours([p['method'] for *_, points in panels for p in points])
   columns = len(panels) if len(panels) <= 3 else 2
@@ -183,16 +166,8 @@ def plot_curves(
 ) -> list[pathlib.Path]:
   """Training curves: one line per run, one panel per metric of the most important that change.
 
-  Args:
-    path: of the files, without suffix.
-    title: of the figure, e.g. the stage.
-    runs: name of a run -> lines of its `metrics.jsonl`: `step`, `kind` (train or valid) and
-      numbers by name. Train and valid of one metric share a panel (valid with dots).
-      Values that are not finite numbers are gaps in the line.
-    methods: name of a run -> its method, for the colour; lines of one method differ in dashes.
-
-  Raises:
-    ValueError: no run holds a number.
+  `runs`: name of a run -> lines of its `metrics.jsonl`; values that are not finite numbers are gaps
+  in the line. `methods`: name of a run -> its method, for the colour.
   """
   plt = pyplot()
   found: dict[str, set[float]] = {}
@@ -317,10 +292,10 @@ _LABEL_PLACES = (
 
 
 def _place_labels(figure, axis, points) -> None:
-  """Writes each point's weight or name where it covers other labels, points and lines least."""
+  """Writes each point's weight or name where it covers other labels and points least."""
   renderer = figure.canvas.get_renderer()
   frame = axis.bbox
-  obstacles = _obstacles(axis, points)
+  places = axis.transData.transform([_position(p) for p in points])
   boxes = []
   kinds = [(p['method'], p['weight']) for p in points]
   for point, kind in zip(points, kinds, strict=True):
@@ -340,7 +315,7 @@ def _place_labels(figure, axis, points) -> None:
       inside = (frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0
                 and box.y1 <= frame.y1)
       return (20 * sum(box.overlaps(b) for b in boxes) + 40 * (not inside)
-              + sum(box.contains(x, y) for x, y in obstacles))
+              + 5 * sum(box.contains(x, y) for x, y in places))
 
     boxes.append(put(min(_LABEL_PLACES, key=cost)))
 
@@ -348,21 +323,6 @@ def _place_labels(figure, axis, points) -> None:
 def _position(point: Mapping[str, Any]) -> tuple[float, float]:
   """Coordinates of a model in the trade-off."""
   return point['individual_fairness']['value'], point['cost']['value']
-
-
-def _obstacles(axis, points) -> list[tuple[float, float]]:
-  """Pixels along the lines of each method and along the whiskers; points count five times."""
-  spots = []
-  for method in dict.fromkeys(p['method'] for p in points):
-    line = sorted((p for p in points if p['method'] == method), key=lambda p: p['weight'] or 0)
-    for (x0, y0), (x1, y1) in zip(map(_position, line[:-1]), map(_position, line[1:]), strict=True):
-      spots += [(x0 + (x1 - x0) * k / 60, y0 + (y1 - y0) * k / 60) for k in range(61)]
-  for point in points:
-    x, y = _position(point)
-    spots += [(x, y)] * 5
-    spots += [(x, y + k / 6 * (point['cost'][end] - y))
-              for end in ('low', 'high') for k in range(7)]
-  return [tuple(axis.transData.transform(spot)) for spot in spots]
 
 
 def _colours(methods: Sequence[str]) -> dict[str, str]:
@@ -432,10 +392,8 @@ _BAND = {'alpha': 0.15, 'linewidth': 0}
 
 def plot_resilience(path: str | os.PathLike, *, runs: Sequence[Mapping[str, Any]]
                     ) -> list[pathlib.Path]:
-  """Curves of `measure_stsb` by step and by what is frozen (Webster et al. 2020, figures 1, 2).
-
-  Bands and whiskers are one standard deviation over the restarts.
-  """
+  """Curves of `measure_stsb` by step and by what is frozen (Webster et al. 2020, figures 1, 2)."""
+  # Bands and whiskers are one standard deviation over the restarts.
   with drawing(2, 2, 7.0, 5.2) as (figure, axes):
     for row, (key, title) in zip(axes, _PANELS.items(), strict=True):
       for number, run in enumerate(runs):

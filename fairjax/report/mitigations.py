@@ -38,11 +38,9 @@ def compare_mitigations(
   rows: Sequence[ModelRow], correlations: Mapping[str, Mapping[str, Any]], *,
   absent: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-  """Each model's value of each column with n and what belongs to it, as JSON types.
-
-  `correlations` are by model and metric; the first scorer counts; `absent` says why a metric was
-  not measured.
-  """
+  """Each model's value of each column with n and what belongs to it, as JSON types."""
+  # `correlations` are by model and metric; the first scorer counts; `absent` says why a metric was
+  # not measured.
   scorer = next(iter(scorer_names(rows)), '')
   return {'scorer': scorer, 'absent': dict(absent or {}), 'models': [
     {'name': row.name, 'method': row.method, 'weight': row.weight,

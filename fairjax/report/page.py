@@ -34,49 +34,28 @@ MOST_SAMPLES = 20  # of a prefix
 
 @dataclasses.dataclass(frozen=True)
 class Distributions:
-  """Distributions and sentences of one model.
+  """Distributions and sentences of one model."""
 
-  Attributes:
-    values: `[A]` names.
-    templates: `[M]` labels.
-    coupled: samples of equal number were drawn with equal noise.
-    prefixes: sha256 of every template's and value's prefixes: equal for records that answer the
-      same prompts.
-    numbers: `[M][k]` sample numbers, None when the samples are not coupled.
-    texts: `[M][A][k]` pairs of prefix and continuation. The k smallest sample numbers (the first
-      records where there are none), so the choice does not depend on the texts.
-    scores: scorer -> `[M][A][k]` scores of those texts.
-    histograms: scorer -> `[M, A, BINS]` int, counts of all samples; the last range holds 1.0.
-    means: scorer -> `[M, A]` float64, means of all samples.
-    errors: scorer -> `[A]` float64, standard errors of the values' means over all their samples;
-      NaN where a prefix has one sample.
-  """
-
-  values: tuple[str, ...]
-  templates: tuple[int | str, ...]
-  coupled: bool
-  prefixes: str
-  numbers: list[list[int]] | None
+  values: tuple[str, ...]  # [A] names
+  templates: tuple[int | str, ...]  # [M] labels
+  coupled: bool  # samples of equal number were drawn with equal noise
+  prefixes: str  # SHA-256 of all prefixes: equal for records that answer the same prompts
+  numbers: list[list[int]] | None  # [M][k] sample numbers, None when the samples are not coupled
+  # [M][A][k] pairs of prefix and continuation. The k smallest sample numbers (the first records
+  # where there are none), so the choice does not depend on the texts.
   texts: list[list[list[tuple[str, str]]]]
-  scores: dict[str, list[list[list[float]]]]
-  histograms: dict[str, np.ndarray]
-  means: dict[str, np.ndarray]
+  scores: dict[str, list[list[list[float]]]]  # scorer -> [M][A][k] scores of those texts
+  histograms: dict[str, np.ndarray]  # scorer -> [M, A, BINS] int, counts of all samples
+  means: dict[str, np.ndarray]  # scorer -> [M, A] float64, means of all samples
+  # scorer -> [A] float64, standard errors of the values' means over all their samples; NaN where a
+  # prefix has one sample
   errors: dict[str, np.ndarray]
 
 
 def stored_distributions(
   generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
 ) -> Distributions:
-  """Collects the distributions of records that were measured, with the scores that were kept.
-
-  Args:
-    generations: the records.
-    measures: what `measure_records` gave for them.
-    scores_directory: folder of the score files that it wrote. No scorer is needed.
-
-  Raises:
-    UserError: a text without a kept score, or a score file of another scorer.
-  """
+  """Collects the distributions of records from their measures and the score files; no scorer."""
   scores = stored_scores(generations, measures, scores_directory)
   return collect_distributions(generations, scores, coupled=measures['coupled'])
 
@@ -111,17 +90,9 @@ def collect_distributions(
   generations: Generations, scores: Mapping[str, np.ndarray], *, coupled: bool = True,
   most: int = MOST_SAMPLES,
 ) -> Distributions:
-  """Collects the distributions of one model.
-
-  Args:
-    generations: R checked records.
-    scores: scorer name -> `[R]` float64 in [0, 1], in the order of the records.
-    coupled: as in `measure_records`: False ignores that sample numbers are equal.
-    most: samples of a prefix to keep, at least 0.
-
-  Returns:
-    The distributions; histograms and means are over all records.
-  """
+  """Collects the distributions of one model from its R records and `[R]` scores by scorer."""
+  # `coupled` False ignores that sample numbers are equal. Of a prefix `most` samples keep their
+  # texts; histograms and means are over all.
   index = generations.cells()
   if coupled:
     coupled = generations.sample is not None and all(
@@ -152,7 +123,6 @@ def collect_distributions(
 
 
 MOST_BYTES = 4_500_000  # of the page
-MOST_CELL_BYTES = 2_500_000  # of what is not sentences
 _UNIT = 10_000  # numbers of cells are whole multiples of its inverse: shorter than decimals
 MOST_CHARACTERS = 1000  # of one text; the rest is counted
 _UNSAFE = re.compile('[<>&\u2028\u2029\ud800-\udfff]')
@@ -162,11 +132,9 @@ def make_page(
   document: Document, rows: Sequence[ModelRow], distributions: Mapping[str, Distributions], *,
   most_bytes: int = MOST_BYTES,
 ) -> str:
-  """Makes the page.
-
-  Pairs of values, then sentences, are left out until the page is small enough: the pairs with the
-  smallest distances first, the samples with the largest numbers first. The page says how many.
-  """
+  """Makes the page, without what makes it too large."""
+  # Sentences go first, those with the largest sample numbers; then pairs of values, those with the
+  # smallest distances. The page says how many are left out.
   frame, order = _Frame(document), _pair_order(rows)
   measured = next((row.measures for row in rows if row.measures), None)
   fixed = {
@@ -178,24 +146,13 @@ def make_page(
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
     data['left_out'] = _left_out(data, distributions, len(order))
-    text = frame.page(data)
-    return text, len(text.encode('utf-8'))
+    return frame.page(data)
 
-  text, size = page(len(order), MOST_SAMPLES)
-  if size <= most_bytes:
-    return text
-  room = min(MOST_CELL_BYTES, (most_bytes - page(0, 0)[1]) * 3 // 5)
-  pairs, too_many, tried = 0, len(order) + 1, len(order)
-  while too_many - pairs > max(1, pairs // 20):  # all of them, or within 5 % of what fits
-    if len(embed(_variable_parts(rows, distributions, order[:tried], 0)).encode('utf-8')) <= room:
-      pairs = tried
-    else:
-      too_many = tried
-    tried = (pairs + too_many) // 2
-  pairs = max(1, pairs)
-  for samples in (MOST_SAMPLES, 12, 8, 5, 3, 2, 1, 0):
-    text, size = page(pairs, samples)
-    if size <= most_bytes:
+  sizes = [(len(order), samples) for samples in (MOST_SAMPLES, 12, 8, 5, 3, 2, 1)]
+  sizes += [(len(order) >> halved, 1) for halved in range(1, len(order).bit_length())]
+  for pairs, samples in [*sizes, (1, 0)]:
+    text = page(pairs, samples)
+    if len(text.encode('utf-8')) <= most_bytes:
       break
   return text
 
@@ -257,10 +214,8 @@ def _noise_rule(measures: Mapping[str, Any] | None) -> str:
 
 
 def _pair_order(rows: Sequence[ModelRow]) -> list[int]:
-  """Numbers of the pairs, the largest distance under any model and scorer first.
-
-  Distances of a scorer count in shares of its largest, so that scorers count alike.
-  """
+  """Numbers of the pairs, the largest distance under any model and scorer first."""
+  # Distances of a scorer count in shares of its largest, so that scorers count alike.
   columns = []
   for scorer in scorer_names(rows):
     means = [row.scorer(scorer)['pairs']['distance'] for row in rows if row.scorer(scorer)]

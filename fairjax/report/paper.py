@@ -88,10 +88,8 @@ def merge_runs(runs: Sequence[PaperRun], attribute: str) -> dict[str, list[Model
 
 def relevance_table(
   runs: Sequence[PaperRun], number_: int, *, unit: str = 'word') -> tuple[Table, list[str]]:
-  """Tables 1, 5 and 6: PPL, PPL_s, S.S. and S.S.c by model, of every corpus (H-25, H-27, H-28).
-
-  What the paper printed of a corpus stands in four columns behind those of the runs.
-  """
+  """Tables 1, 5 and 6: PPL, PPL_s, S.S. and S.S.c by model, of every corpus (H-25, H-27, H-28)."""
+  # What the paper printed of a corpus stands in four columns behind those of the runs.
   attribute = ATTRIBUTES[number_]
   corpora = merge_runs(runs, attribute)
   if not corpora:
@@ -213,7 +211,7 @@ def distinct_table(
       lines.append(f'{counts.left_out} of {len(generations)} records were not read.')
     for pair in pairs:
       for value, other in (pair, pair[::-1]):
-        words = [w['word'] for w in distinct_words(counts, value, other, top=TOP_WORDS)]
+        words = [w['word'] for w in distinct_words(counts, value, other)]
         body.append([value, other, ', '.join(words) or '\u2013'])
         if len(words) < TOP_WORDS:
           lines.append(f'{value} against {other}: {len(words)} of {TOP_WORDS} words occur so '

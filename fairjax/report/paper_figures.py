@@ -17,7 +17,6 @@ files, without suffix; each function gives the files. A name that nothing has is
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -38,30 +37,27 @@ from fairjax.report.figures import (
 
 _PAIR_COLOURS = ('#0072B2', '#D55E00')
 _EXAMPLE_CHARACTERS = 90
+_EXAMPLES = 3  # continuations of a value
+# Means of the Gaussians of Fig. 2; their standard deviation is our choice.
+_GAUSSIANS, _SIGMA = ((0.445, 0.555), (0.494, 0.505)), 0.2
 
 
 def plot_pair(
   path: str | os.PathLike, *, generations: Generations, scores: np.ndarray, template: int | str,
-  values: tuple[str, str], scorer: str, examples: int = 3, bins: int = 20, stacked: bool = False,
+  values: tuple[str, str], scorer: str,
 ) -> list[pathlib.Path]:
-  """Score distributions of two values of one template, W1, and samples (Fig. 1, H-07).
-
-  `scores` are `[R]` of the R records. The examples are at evenly spaced ranks of the score;
-  `stacked` puts them above the distributions, for narrow screens.
-  """
+  """Score distributions of two values of one template, W1, and samples (Fig. 1, H-07)."""
+  # `scores` are `[R]` of the R records. The examples are at evenly spaced ranks of the score.
   columns = [_cell(generations, template, value) for value in values]
   distance = wasserstein_1(*(scores[rows] for rows in columns))
-  grid: dict[str, Any] = {} if stacked else {'gridspec_kw': {'width_ratios': (1.3, 1)}}
-  shape, size = ((2, 1), (5.2, 4.6)) if stacked else ((1, 2), (9, 3.4))
-  with drawing(*shape, *size, **grid) as (figure, axes):
-    left, right = axes.flat
+  with drawing(1, 2, 9, 3.4, gridspec_kw={'width_ratios': (1.3, 1)}) as (figure, ((left, right),)):
     lines = []
     for value, rows, colour in zip(values, columns, _PAIR_COLOURS, strict=True):
-      right.hist(scores[rows], bins=np.linspace(0, 1, bins + 1), density=True, alpha=0.5,
+      right.hist(scores[rows], bins=np.linspace(0, 1, 21), density=True, alpha=0.5,
                  color=colour, label=f'{plain(value)} (n = {rows.size})')
       lines.append((colour, generations.prefixes[rows[0]]))
       ordered = rows[np.argsort(scores[rows], kind='stable')]
-      for i in np.unique(np.linspace(0, rows.size - 1, examples + 2)[1:-1].round().astype(int)):
+      for i in np.unique(np.linspace(0, rows.size - 1, _EXAMPLES + 2)[1:-1].round().astype(int)):
         text = ' '.join(generations.continuations[ordered[i]].split())
         cut = text[:_EXAMPLE_CHARACTERS] + ('...' if len(text) > _EXAMPLE_CHARACTERS else '')
         lines.append(('black', f'   {cut} ({scores[ordered[i]]:.2f})'))
@@ -76,18 +72,14 @@ def plot_pair(
     return save_figure(figure, path)
 
 
-def plot_truncated_gaussians(
-  path: str | os.PathLike, *, means: Sequence[tuple[float, float]] = ((0.445, 0.555),
-                                                                     (0.494, 0.505)),
-  sigma: float = 0.2,
-) -> list[pathlib.Path]:
-  """Pairs of Gaussians truncated to [0, 1], with W1 of each (Fig. 2, H-08); sigma is our choice."""
+def plot_truncated_gaussians(path: str | os.PathLike) -> list[pathlib.Path]:
+  """Pairs of Gaussians truncated to [0, 1], with W1 of each (Fig. 2, H-08)."""
   x = np.linspace(0, 1, 501)
-  with drawing(1, len(means), 3.4 * len(means), 2.7) as (figure, axes):
-    for axis, pair in zip(axes[0], means, strict=True):
+  with drawing(1, 2, 6.8, 2.7) as (figure, axes):
+    for axis, pair in zip(axes[0], _GAUSSIANS, strict=True):
       for mean, colour in zip(pair, _PAIR_COLOURS, strict=True):
-        axis.plot(x, _truncated(mean, sigma).pdf(x), color=colour, label=f'{mean:g}')
-      axis.set_title(f'W1 = {gaussian_distance(*pair, sigma=sigma):.4f}')
+        axis.plot(x, _truncated(mean, _SIGMA).pdf(x), color=colour, label=f'{mean:g}')
+      axis.set_title(f'W1 = {gaussian_distance(*pair, sigma=_SIGMA):.4f}')
       axis.set_xlabel('score')
       axis.legend(frameon=False)
     return save_figure(figure, path)
@@ -108,12 +100,10 @@ def plot_improvements(
   path: str | os.PathLike, *, corpora: Mapping[str, Sequence[ModelRow]], scorers: Sequence[str],
   measures: Sequence[str] = tuple(FAIRNESS),
 ) -> list[pathlib.Path]:
-  """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30).
-
-  One row of panels for each corpus (its name may be '') and scorer, a column for each measure. A
-  model that a corpus lacks is shown as not measured.
-  """
-  _check(measures, scorers, [row for rows in corpora.values() for row in rows])
+  """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30)."""
+  # One row of panels for each corpus (its name may be '') and scorer, a column for each measure. A
+  # model that a corpus lacks is shown as not measured.
+  _check(scorers, [row for rows in corpora.values() for row in rows])
   models: dict[str, str] = {}
   for rows in corpora.values():
     for row in rows:
@@ -135,7 +125,7 @@ def plot_relevance(
   """I.F. against S.S., one panel an attribute, fairer to the right (Fig. 6, H-31)."""
   panels = []
   for attribute, rows in attributes.items():
-    _check(['individual_fairness'], [scorer], rows)
+    _check([scorer], rows)
     without = [row.name for row in rows if row.content('semantic_similarity') is None]
     if without:
       raise UserError(f"no S.S. of {', '.join(without)} ({attribute}): measure with an encoder")
@@ -149,7 +139,7 @@ def plot_models(
   scorers: Sequence[str], measure: str,
 ) -> list[pathlib.Path]:
   """Language models beside each other by attribute, a panel a scorer (Figs. 16, 17; H-33)."""
-  _check([measure], scorers, [row for rows in attributes.values() for row in rows])
+  _check(scorers, [row for rows in attributes.values() for row in rows])
   names = list(dict.fromkeys(row.name for rows in attributes.values() for row in rows))
   palette = ('#555555', '#0072B2', '#D55E00', *OTHER_COLOURS)
   plt, width = pyplot(), 0.8 / len(names)
@@ -189,11 +179,8 @@ def _cell(generations: Generations, template: int | str, value: str) -> np.ndarr
                         & (generations.value_index == names.index(value)))
 
 
-def _check(measures: Sequence[str], scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
-  """Refuses names that nothing has."""
-  for measure in measures:
-    if measure not in FAIRNESS:
-      raise unknown_name('measure', measure, FAIRNESS)
+def _check(scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
+  """Refuses scorers that no model has."""
   known = {s for row in rows if row.measures for s in row.measures['scorers']}
   for scorer in scorers:
     if scorer not in known:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.files import atomic_write, installed_versions, write_json
-from fairjax.measure.estimates import format_estimate, verdict
+from fairjax.measure.estimates import verdict
 from fairjax.report import figures, sections
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
@@ -114,13 +114,7 @@ def write_report(
   cautions = [Text(line, 'note') for line in (*limits, *audited)]
   overview: list[Part] = [sections.overview_table(ordered, selection),
                           Text(sections.definitions(rows), 'small')]
-  # The rewording floor, where records have that arm.
-  overview += [
-    Text(f"{row.name}, {scorer}: {words['sentence']}; I.F. of rewordings "
-         f"{format_estimate(words['individual_fairness'])}, contrast {words['contrast']:.4f}.")
-    for row in ordered if row.measures for scorer, m in row.measures['scorers'].items()
-    if (words := m.get('rewording'))]
-  overview += sections.crossed_parts(ordered)
+  overview += [*sections.rewording_lines(ordered), *sections.crossed_parts(ordered)]
   if trainings:
     overview += [sections.trainings_table(trainings), Text(sections.TRAININGS, 'small')]
   costs = _of_kind(drawn, 'tradeoff-')
@@ -132,7 +126,10 @@ def write_report(
       *([Details('By the other scorers', costs[1:])] if costs[1:] else [])]),
     Section('What this does not show', [Bullets(sections.LIMITS)]),
     *(dataclasses.replace(section, folded=True) for section in (
-      _numbers(ordered, [] if costs else _of_kind(drawn, 'fairness')),
+      Section('All measures', [
+        *(_of_kind(drawn, 'fairness') if not costs else []), sections.main_table(ordered),
+        Text(sections.legend(rows), 'small'),
+        *(Text(line, 'small') for line in sections.absent_lines(ordered))]),
       *_tables(ordered, known_bias, human, selection, audit, controls),
       Section('Training curves', _curve_parts(curves, drawn)),
       *([sections.paired_section(paired)] if paired else []),
@@ -177,24 +174,12 @@ def _of_kind(drawn: Sequence[Figure], kind: str) -> list[Figure]:
   return [figure for figure in drawn if figure.path.name.startswith(kind)]
 
 
-def _numbers(rows: Sequence[ModelRow], drawn: Sequence[Figure]) -> Section:
-  """Every measure of every model."""
-  return Section('All measures', [
-    *drawn, sections.main_table(rows), Text(sections.legend(rows), 'small'),
-    *(Text(line, 'small') for line in sections.absent_lines(rows))])
-
-
 def _tables(
   rows: Sequence[ModelRow], known_bias: KnownBias | None, human: Mapping[str, Any] | None,
   selection: Mapping[str, Any] | None, audit: Mapping[str, Any] | None, controls: Sequence[str],
 ) -> list[Section]:
   """Everything in tables but the main one."""
   found = []
-  change = sections.change_table(rows)
-  if change:
-    found.append(Section('Change against the baseline', [
-      Text('Percent of the baseline; minus is fairer for I.F. and G.F. and better for perplexity. '
-           'Differences between numbers within noise mean nothing.'), change]))
   if selection:
     found.append(sections.selection_section(selection))
   if controls:

@@ -23,6 +23,7 @@ from fairjax.report.comparison import (
   recommended,
   relevance_measure,
   scorer_names,
+  warnings,
 )
 from fairjax.report.differences import FAIRNESS
 from fairjax.report.document import (
@@ -177,64 +178,39 @@ def curve_table(
 
 @dataclasses.dataclass(frozen=True)
 class PairedSample:
-  """One sample number of one template.
-
-  Attributes:
-    template: label.
-    sample: number.
-    prefixes: value -> prefix.
-    continuations: model -> value -> continuation, None where the model has no such record.
-  """
+  """One sample number of one template."""
 
   template: int | str
   sample: int
-  prefixes: dict[str, str]
-  continuations: dict[str, dict[str, str | None]]
+  prefixes: dict[str, str]  # by value
+  continuations: dict[str, dict[str, str | None]]  # model -> value -> text; None: no such record
 
 
 def paired_samples(
   records: Mapping[str, Iterable[Mapping[str, Any]]], *, values: Sequence[str], templates: int = 3,
-  samples: int = 1,
 ) -> list[PairedSample]:
-  """Chooses the first numbers of the first templates, without looking at the texts.
-
-  Args:
-    records: model -> its records, with sample numbers; each is read once.
-    values: the values to show, e.g. `measures['scorers'][s]['largest_pairs'][0]['values']`.
-    templates: how many templates.
-    samples: how many sample numbers of each.
-
-  Returns:
-    At most `templates * samples`, by template and number.
-
-  Raises:
-    UserError: no record of any of the values, or one without a number.
-  """
+  """Chooses the first number of each of the first templates, without looking at the texts."""
+  # `records`: model -> its records, with sample numbers; each is read once.
   found: dict[tuple[int | str, int], dict[str, dict[str, tuple[str, str]]]] = {}
   for model, lines in records.items():
-    for line, record in enumerate(lines, 1):
+    for record in lines:
       if record['value'] not in values:
         continue
-      if record.get('sample') is None:
-        raise UserError(f"{record.get('_where', f'record {line}')}: paired samples need the "
-                        "field 'sample'")
       cell = found.setdefault((record['template'], record['sample']), {})
       texts = (record['prefix'], record['continuation'])
       cell.setdefault(model, {})[record['value']] = texts
-  if not found:
-    raise UserError(f"no record of {', '.join(values)} to show as paired samples")
   labels = sorted({t for t, _ in found}, key=lambda t: (isinstance(t, str), t))[:templates]
   chosen = []
   for label in labels:
-    for sample in sorted(s for t, s in found if t == label)[:samples]:
-      cell = found[label, sample]
-      chosen.append(PairedSample(
-        template=label, sample=sample,
-        prefixes={v: next(c[v][0] for c in cell.values() if v in c)
-                  for v in values if any(v in c for c in cell.values())},
-        continuations={
-          model: {v: cell.get(model, {}).get(v, (None, None))[1] for v in values}
-          for model in records}))
+    sample = min(s for t, s in found if t == label)
+    cell = found[label, sample]
+    chosen.append(PairedSample(
+      template=label, sample=sample,
+      prefixes={v: next(c[v][0] for c in cell.values() if v in c)
+                for v in values if any(v in c for c in cell.values())},
+      continuations={
+        model: {v: cell.get(model, {}).get(v, (None, None))[1] for v in values}
+        for model in records}))
   return chosen
 
 
@@ -327,6 +303,15 @@ def overview_table(
   return Table(header, body)
 
 
+def rewording_lines(rows: Sequence[ModelRow]) -> list[Part]:
+  """The rewording floor, where records have that arm."""
+  return [
+    Text(f"{row.name}, {scorer}: {words['sentence']}; I.F. of rewordings "
+         f"{format_estimate(words['individual_fairness'])}, contrast {words['contrast']:.4f}.")
+    for row in rows if row.measures for scorer, m in row.measures['scorers'].items()
+    if (words := m.get('rewording'))]
+
+
 def crossed_parts(rows: Sequence[ModelRow]) -> list[Part]:
   """Main effects and interaction of crossed attributes, where there are some."""
   found = [(row.name, scorer, part) for row in rows if row.measures
@@ -339,27 +324,6 @@ def crossed_parts(rows: Sequence[ModelRow]) -> list[Part]:
   header = ['model', 'scorer', 'effect', 'value (floor)', 'less chance', 'p', 'p (Holm)']
   return [Table(header, parts, text_columns=3, title='Main effects and interaction'),
           *(Text(f"{name}, {scorer}: {part['sentence']}.") for name, scorer, part in found)]
-
-
-def change_table(rows: Sequence[ModelRow]) -> Table | None:
-  """Changes against the baseline; None without a baseline or another model."""
-  baseline = baseline_of(rows)
-  others = [row for row in rows if row is not baseline]
-  if baseline is None or not others:
-    return None
-  scorers = scorer_names(rows)
-  similar = any(row.content('semantic_similarity') for row in rows)
-  header = ['model', 'PPL', 'PPL_s', 'S.S.c (points)', *(['S.S. (points)'] * similar)]
-  header += [f'{m} {s}' for s in scorers for m in FAIRNESS.values()]
-  body = []
-  for row in others:
-    change = changes(row, baseline)
-    cells = [row.name, percent_change(change['perplexity']),
-             percent_change(change['subset_perplexity'])]
-    for name in ('semantic_similarity_c', *(['semantic_similarity'] * similar)):
-      cells.append(number(change[name], 1, sign=True))
-    body.append(cells + [percent_change(change[m].get(s)) for s in scorers for m in FAIRNESS])
-  return Table(header, body)
 
 
 def more_measures(rows: Sequence[ModelRow]) -> Table:
@@ -489,15 +453,8 @@ TRAININGS = ('The spread holds what differs between trainings and between sample
 
 
 def spread_of_trainings(rows: Mapping[int, Sequence[ModelRow]]) -> dict[str, Any]:
-  """I.F., G.F. and word perplexity of each model over several trainings.
-
-  Args:
-    rows: seed -> the rows of that training; the first one's models and scorers count.
-
-  Returns:
-    JSON types: `seeds`, and for each model, scorer and measure its `values` in the order of the
-    seeds (None where a training lacks it), their `mean` and `std_dev` (n - 1; None of one value).
-  """
+  """I.F., G.F. and word perplexity of each model over several trainings, JSON types."""
+  # `rows`: seed -> the rows of that training; the first one's models and scorers count.
   seeds, (first, *_) = list(rows), rows.values()
   named = [{row.name: row for row in found} for found in rows.values()]
   models = []
@@ -534,20 +491,41 @@ def trainings_table(trainings: Mapping[str, Any]) -> Table:
           f"{', '.join(map(str, seeds))})")
 
 
-# A small table of a result: each number with its floor and verdict.
+# A result of one model: each number with its floor and verdict.
 
-def brief_table(rows: Sequence[ModelRow]) -> Table:
-  """One line for each model, scorer and measure: value, floor and verdict."""
+_ESTIMATES = FAIRNESS | {'individual_fairness_cross_subgroup': 'I.F. across subgroups',
+                         'individual_fairness_within_subgroup': 'I.F. within subgroups'}
+
+
+def brief_table(row: ModelRow) -> Table:
+  """One line for each scorer and measure: value, floor and verdict."""
   body = []
-  for row in rows:
-    for scorer in scorer_names([row]):
-      for name, label in FAIRNESS.items():
-        if (found := row.estimate(scorer, name)) is not None:
-          body.append([row.name, f'{label} {scorer}', format_estimate(found, named=False),
-                       f"{found['corrected']:.4f}", span(found['n_min'], found['n_max'])])
-  header = ['model', 'measure', 'value (floor)', 'less noise', 'n']
-  skip = len({row.name for row in rows}) == 1  # one model needs no column of names
-  return Table(header[skip:], [line[skip:] for line in body], text_columns=2 - skip)
+  for scorer in scorer_names([row]):
+    m = row.scorer(scorer)
+    for subset, part in {'': m, **m['template_subsets']}.items():
+      body += [[f"{label} {scorer}{', ' * bool(subset)}{subset}", format_estimate(e, named=False),
+                f"{e['corrected']:.4f}", f"{e['p_value']:.2g}", span(e['n_min'], e['n_max'])]
+               for name, label in _ESTIMATES.items() if (e := part.get(name))]
+  return Table(['measure', 'value (floor)', 'less noise', 'p', 'n'], body)
+
+
+def measure_section(row: ModelRow) -> Section:
+  """What `fairjax measure` prints of one model."""
+  m = row.measures
+  found = measured([row])
+  agreement = [agreement_table({'': m['scorer_agreement']})] if m['scorer_agreement'] else []
+  return Section(row.name, [
+    Text(f"{m['records']:,} records of {m['attribute']}, {len(m['values'])} values, "
+         f"{len(m['templates'])} templates, n = {_samples(row)} per prefix, "
+         f"{'coupled' if m['coupled'] else 'independent'} samples"),
+    brief_table(row), *rewording_lines([row]), *crossed_parts([row]), *agreement,
+    Table(['S.S.c', *(HEADERS[name] for name in found)], [
+      [f"{100 * row.relevance()['value']:.1f}%", *(cell(row, name) for name in found)]]),
+    Bullets([
+      *(f"{scorer}: {part['individual_fairness']['significant_pairs']} of "
+        f"{len(m['templates']) * part['individual_fairness']['count']} pairs in templates differ "
+        "after Holm's correction." for scorer, part in m['scorers'].items()),
+      *absent_lines([row]), *warnings([row])])])
 
 
 # The scorers' own bias in words and a table, from what `measure.scorer_audit` found.
@@ -642,11 +620,7 @@ under exchanged values: within noise means that no difference was detected."""
 
 
 def read_human(path: str | os.PathLike) -> dict[str, Any] | None:
-  """The file of `fairjax human import`, None where there is none.
-
-  Raises:
-    UserError: it is something else, or of another schema.
-  """
+  """The file of `fairjax human import`, None where there is none."""
   path = pathlib.Path(path)
   if not path.exists():
     return None

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairjax import processes
-from fairjax.config import BASELINE, Config, DataConfig, ModelConfig
+from fairjax.config import BASELINE, Config, ModelConfig
 from fairjax.config_io import from_dict, read_config_json, read_saved, to_dict
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
@@ -100,19 +100,13 @@ def read_reference(
 def import_reference(job: Job, found: Reference) -> dict[str, float]:
   """Imports a checkpoint of the reference as step 1. A group of processes calls it."""
   from fairjax.processes import StopSignal
-  place = job.workdir / 'data' / 'vocabulary'
   if found.vocabulary is not None:
-    if processes.is_first() and not place.exists():
-      found.vocabulary.save(place)
-    processes.share()
-    if job.vocabulary != found.vocabulary:
-      raise UserError(f'{place} is {job.vocabulary!r}, the words of the checkpoint are '
-                      f'{found.vocabulary!r}: import into a workdir whose data are not prepared '
-                      'yet; it takes over the vocabulary')
+    _take_over(job, found.vocabulary)
   size = job.vocabulary.size
   if size != found.model.vocab_size:
-    raise UserError(f'the checkpoint has {found.model.vocab_size} ids, the vocabulary in {place} '
-                    f'{size}: give the words of the checkpoint (--words), and another --workdir')
+    raise UserError(f'the checkpoint has {found.model.vocab_size} ids, the vocabulary in '
+                    f'{job.workdir / "data"} {size}: give the words of the checkpoint (--words), '
+                    'and another --workdir')
   for note in found.notes:
     job.log(f'[lm] {note}')
   made = job.curriculum(StopSignal()).import_lm(
@@ -120,6 +114,17 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
   job.log(f'[lm] imported from {found.file}: validation perplexity {made["perplexity"]:.4g} by '
           'token')
   return made
+
+
+def _take_over(job: Job, vocabulary: Vocabulary) -> None:
+  """Makes an imported model's vocabulary that of the run, or finds that it is."""
+  place = job.workdir / 'data' / 'vocabulary'
+  if processes.is_first() and not place.exists():
+    vocabulary.save(place)
+  processes.share()
+  if job.vocabulary != vocabulary:
+    raise UserError(f'{place} is {job.vocabulary!r}, that of the model is {vocabulary!r}: import '
+                    'into a workdir whose data are not prepared yet; it takes over the vocabulary')
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:
@@ -187,7 +192,7 @@ def pad_vocabulary(params: Mapping[str, Any], multiple: int) -> dict[str, Any]:
 def check_fields(
   wanted: ModelConfig, found: ModelConfig, more: Sequence[str] = ()
 ) -> None:
-  """Compares what weights depend on."""
+  """Compares what weights depend on, and further fields."""
   def value(config, field):
     if field == 'tie_projections' and config.div_val == 1:
       return ()
@@ -205,8 +210,9 @@ def check_fields(
 
 # The origin and measures of a model, for the model card of an export.
 
-_LANGUAGES = {'planted': 'en', 'planted_gender': 'en', 'wikitext103': 'en', 'wikitext2': 'en'}
-_DATASETS = {'wikitext103': 'wikitext', 'wikitext2': 'wikitext'}
+# Language and published name of corpora that fairjax brings or knows.
+_LANGUAGES = dict.fromkeys(('planted', 'planted_gender', 'wikitext103', 'wikitext2'), ['en'])
+_DATASETS = dict.fromkeys(('wikitext103', 'wikitext2'), ['wikitext'])
 METHODS = {
   'baseline': 'the language model of step 1 of the curriculum: next-token loss on the whole corpus',
   'extended_baseline': 'the control: the model of step 1, trained on for as many steps as the '
@@ -226,17 +232,9 @@ METHODS = {
 """What the methods are, for a reader of one model."""
 
 
-def known_names(data: DataConfig) -> tuple[list[str], list[str]]:
-  """Languages and published names of a corpus that fairjax brings or knows; empty for others."""
-  return ([_LANGUAGES[data.source]] if data.source in _LANGUAGES else [],
-          [_DATASETS[data.source]] if data.source in _DATASETS else [])
-
-
 def measured_rows(job: Job, model: Model) -> list[ModelRow]:
-  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not.
-
-  The baseline of a published model is the control; the published model is before both.
-  """
+  """What was measured of a model of a `Job`, its baseline before it; [] if the model was not."""
+  # The baseline of a published model is the control; the published model is before both.
   from fairjax.train import read_done
   if not job.measures_file(model).exists():
     return []
@@ -289,8 +287,9 @@ _KINDS = {'language': (r'[a-z]{2,3}(-[A-Za-z0-9]{2,8})*', 'a code such as en or 
 
 
 def front_matter(
-  *, languages: Sequence[str], license: str | None, datasets: Sequence[str], tags: Sequence[str],
-  metrics: Sequence[str], library: str = 'fairjax', base: str | None = None,
+  rows: Sequence[ModelRow], *, languages: Sequence[str], license: str | None,
+  datasets: Sequence[str], tags: Sequence[str] = (), library: str = 'fairjax',
+  base: str | None = None,
 ) -> dict[str, Any]:
   """The keys of the front matter that have a value."""
   given = {'language': languages, 'license': [] if license is None else [license],
@@ -301,28 +300,33 @@ def front_matter(
       if not re.fullmatch(pattern, word):
         raise UserError(f'--{kind}={word} is not {example}')
   found = {'language': list(languages), 'license': license, 'base_model': base,
-           'library_name': library, 'pipeline_tag': 'text-generation', 'tags': list(tags),
-           'datasets': list(datasets), 'metrics': list(metrics)}
+           'library_name': library, 'pipeline_tag': 'text-generation',
+           'tags': ['fairjax', *tags, 'fairness', 'counterfactual-sentiment-bias'],
+           'datasets': list(datasets),
+           'metrics': ['perplexity', *['individual-fairness', 'group-fairness'] * bool(rows)]}
   return {key: value for key, value in found.items() if value}
 
 
 def model_card(
-  front: Mapping[str, Any], *, title: str, what: str, usage: str,
+  front: Mapping[str, Any], done: Mapping[str, Any], *, title: str, what: str, usage: str,
   origin: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]], rows: Sequence[ModelRow],
-  validation: Mapping[str, float], language: str = 'bash', notes: Sequence[str] = (),
+  language: str = 'bash', notes: Sequence[str] = (),
 ) -> str:
-  """The card as Markdown."""
+  """The card as Markdown; `done` is the model's DONE."""
   import yaml
   head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
   parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), Code(usage, language).markdown(),
            '## Training', Table(['what', 'value'], origin, text_columns=2).markdown(),
            '## What was measured']
-  if validation:
-    parts.append(escape('At the end of the training, on its validation split: ' + ', '.join(
-      f'{name} {value:.4g} by token' for name, value in validation.items()) + '.'))
+  if validation := [f'{name} {value:.4g} by token' for name, value in done['summary'].items()
+                    if name in ('loss', 'perplexity')]:
+    parts.append(escape('At the end of the training, on its validation split: '
+                        f"{', '.join(validation)}."))
   if rows:
     parts += [sections.main_table(rows).markdown(), escape(sections.legend(rows)),
-              *map(escape, (*sections.absent_lines(rows), *_judged(rows)))]
+              *map(escape, sections.absent_lines(rows)),
+              *(escape(f'By scorer {scorer}: ' + ' '.join(verdicts(rows, scorer)[-1]['sentences']))
+                for scorer in scorer_names(rows))]
     if count_scorers(rows) == 1:
       parts.append(escape(f"One scorer only ({', '.join(scorer_names(rows))}): its own bias cannot "
                           "be distinguished from the model's."))
@@ -337,16 +341,8 @@ def model_card(
   return '\n\n'.join(parts) + '\n'
 
 
-def _judged(rows: Sequence[ModelRow]) -> list[str]:
-  """What every scorer says of the last model."""
-  return [f'By scorer {scorer}: ' + ' '.join(verdicts(rows, scorer)[-1]['sentences'])
-          for scorer in scorer_names(rows)]
-
-
 WEIGHTS, CONFIG, VOCABULARY, CARD = 'model.safetensors', 'config.json', 'vocabulary', 'README.md'
 _FORMAT = 1  # of the folder
-# Beyond what weights depend on, their padding does on this.
-_PADDING = ('vocab_multiple',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,17 +360,17 @@ def export_folder(
   datasets: Sequence[str] = (),
 ) -> None:
   """Writes a trained model as a folder. A group of processes calls it together."""
+  from safetensors.numpy import save_file
+
   from fairjax.model import format_parameters, parameter_counts
   from fairjax.train import read_done
   refuse_existing(output)
-  language, dataset = known_names(job.config.data)
-  tags = ['fairjax', 'jax', 'transformer-xl', 'fairness', 'counterfactual-sentiment-bias']
-  found = job.find_model(model, trained=True)
+  found, corpus = job.find_model(model, trained=True), job.config.data.source
   params, rows = job.params(found), measured_rows(job, found)
   front = front_matter(
-    languages=languages or language, license=license,
-    datasets=datasets or dataset, tags=tags,
-    metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
+    rows, license=license, tags=('jax', 'transformer-xl'),
+    languages=languages or _LANGUAGES.get(corpus, []),
+    datasets=datasets or _DATASETS.get(corpus, []))
   done = read_done(found.directory)
   assert done is not None  # else there are no parameters
   counts, vocabulary = parameter_counts(job.model_config), job.vocabulary
@@ -386,18 +382,17 @@ def export_folder(
       'vocabulary': {'kind': vocabulary.kind, 'size': vocabulary.size,
                      'fingerprint': vocabulary.fingerprint}}
     with atomic_folder(output) as folder:
-      write_tensors(folder / WEIGHTS, tensors)
+      save_file(tensors, folder / WEIGHTS)
       vocabulary.save(folder / VOCABULARY)
       write_json(folder / CONFIG, {'config': to_dict(job.config), 'versions': installed_versions(),
                                    'export': metadata})
       text = model_card(
-        front, title=f'{job.config.name}: {model}',
+        front, done, title=f'{job.config.name}: {model}',
         what=f'Transformer-XL with {format_parameters(counts)}; {METHODS[found.method]}. Trained '
         'with fairjax, which implements Huang et al. 2020 (arXiv:1911.03064).',
         usage=f'fairjax models import --config={CONFIG} --workdir=DIR --from=.   # then: sample, '
         'measure',
         origin=origin_rows(job, found, done), rows=rows,
-        validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
         files=[(WEIGHTS, f'{len(tensors)} tensors, digest {done["digest"]}'),
                (CONFIG, 'configuration, versions, identity; JSON, not executed'),
                (f'{VOCABULARY}/{vocabulary.filename}',
@@ -441,10 +436,8 @@ def export_published(
     raise UserError('--adapter writes float32 for a base in safetensors: leave out --dtype; the '
                     'whole model is written without --adapter')
   front = front_matter(
-    languages=languages, license=license, datasets=datasets,
-    library='peft' if adapter else 'transformers',
-    tags=['fairjax', 'fairness', 'counterfactual-sentiment-bias'], base=_hub_name(source),
-    metrics=['perplexity', *(['individual-fairness', 'group-fairness'] * bool(rows))])
+    rows, languages=languages, license=license, datasets=datasets,
+    library='peft' if adapter else 'transformers', base=_hub_name(source))
   if processes.share(processes.is_first() and files_digest(files) != job.published.digest):
     raise UserError(f'{source} is not the model that {job.workdir} began with: its config.json or '
                     'weights have changed; put the old ones back')
@@ -486,7 +479,7 @@ def _published_card(
   method = METHODS[model.method].replace('the model of step 1', 'the published model')
   rounded = [dtype for dtype in dtypes if dtype in ('bfloat16', 'float16')]
   return model_card(
-    front, title=f'{name}: {model.name}', usage=_PEFT_USAGE if adapter else _USAGE,
+    front, done, title=f'{name}: {model.name}', usage=_PEFT_USAGE if adapter else _USAGE,
     language='python',
     what=f'{name}; {method if trained else "the published model itself"}. Trained with fairjax, '
     'which implements Huang et al. 2020 (arXiv:1911.03064).',
@@ -495,7 +488,6 @@ def _published_card(
             *([('adapters', f'LoRA of rank {rank}' + ', added to the weights' * (not adapter))]
               if rank and trained else []), *origin_rows(job, model, done)],
     files=files, rows=rows,
-    validation={k: v for k, v in done['summary'].items() if k in ('loss', 'perplexity')},
     notes=[f'The trained parameters were measured in float32; the weights in this folder are '
            f'rounded to {", ".join(rounded)}.'] * bool(rounded and trained))
 
@@ -504,15 +496,7 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
   """Imports the model of a folder as step 1, with its vocabulary."""
   from fairjax.processes import StopSignal
   from fairjax.train import params_digest
-  place = job.workdir / 'data' / 'vocabulary'
-  if processes.is_first():
-    if not place.exists():
-      found.vocabulary.save(place)
-  processes.share()
-  if job.vocabulary != found.vocabulary:
-    raise UserError(f'{source} has the vocabulary {found.vocabulary!r}, {place} is '
-                    f'{job.vocabulary!r}: import into a workdir whose data are not '
-                    'prepared yet; it takes over the vocabulary')
+  _take_over(job, found.vocabulary)
   metadata = found.metadata
   made = job.curriculum(StopSignal()).import_lm(found.params, source={
     'form': 'fairjax', 'model': metadata['model'], 'digest': metadata['digest'],
@@ -526,21 +510,8 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
   return made
 
 
-def read_matching(wanted: ModelConfig, source: str) -> ModelFolder:
-  """`read_folder`, compared with the model of a run; writes nothing."""
-  found = read_folder(source)
-  check_fields(wanted, found.config.model, _PADDING)
-  return found
-
-
 def read_folder(directory: str | os.PathLike) -> ModelFolder:
-  """Reads and checks a folder that `export_folder` wrote; nothing in it is executed.
-
-  Raises:
-    Damaged: parameters or vocabulary are not those that were exported.
-    UserError: a file is missing or is something else; tensors that the configuration does not have,
-      lacks, or has in another shape or dtype (they are named).
-  """
+  """Reads and checks a folder that `export_folder` wrote; nothing in it is executed."""
   directory = pathlib.Path(directory)
   path = directory / CONFIG
   if not path.is_file():
@@ -603,12 +574,6 @@ def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: s
     more = f' and {len(wrong) - 4} more' if len(wrong) > 4 else ''
     raise UserError(f'{where} does not fit its configuration: {"; ".join(wrong[:4])}{more}')
   return jax.tree_util.tree_map_with_path(lambda path, _: tensors[_name(path)], template)
-
-
-def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
-  """Writes contiguous arrays of any floating-point dtype, bfloat16 too."""
-  from safetensors.numpy import save_file
-  save_file(dict(tensors), path)
 
 
 def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -69,11 +69,9 @@ if TYPE_CHECKING:
 def run_data(
   config: Config, workdir: pathlib.Path, prepare: Callable[..., 'PreparedData']
 ) -> 'PreparedData':
-  """Prepared data of a run: its own, or those of the run that `step1_from` names.
-
-  Spans of sensitive tokens belong to one attribute: another attribute has stores of its own, in the
-  same vocabulary and of the same documents.
-  """
+  """Prepared data of a run: its own, or those of the run that `step1_from` names."""
+  # Spans of sensitive tokens belong to one attribute: another attribute has stores of its own, in
+  # the same vocabulary and of the same documents.
   from fairjax.data.prepare import INPUTS, check_unchanged, open_prepared
   folder = data_folder(config, workdir)
   if step1_run(config, workdir) is None:
@@ -221,11 +219,9 @@ def read_audit(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 class Job(Run):
-  """One run in one workdir, which is locked while one of these methods works in it.
-
-  In a group of processes (`fairjax.processes`) each makes a job and calls the same methods; the
-  first process writes files and log lines.
-  """
+  """One run in one workdir, which is locked while one of these methods works in it."""
+  # In a group of processes (`fairjax.processes`) each makes a job and calls the same methods; the
+  # first process writes files and log lines.
 
   def __init__(
     self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
@@ -355,10 +351,8 @@ class Job(Run):
     return PreparedBatches(prepared, self.model_config, self.config, self.log, positions=positions)
 
   def _augmented_batches(self, stage: 'StageSpec') -> 'PreparedBatches | None':
-    """Batches of counterfactual text for a variant `cda`, prepared in `data-cda-SIDED`.
-
-    None: the run that `step1_from` names has trained the variant.
-    """
+    """Batches of counterfactual text for a variant `cda`, prepared in `data-cda-SIDED`."""
+    # None: the run that `step1_from` names has trained the variant.
     from fairjax.train import stage_folder, variant_config
     if stage_folder(self.config, self.workdir, stage) != self.workdir / stage.name:
       return None
@@ -385,7 +379,8 @@ class Job(Run):
       self._shared.lead(self._score)
 
   def _score(self) -> None:
-    from fairjax.measure import score_file, score_records
+    from fairjax.measure import score_records
+    from fairjax.measure.scorers.cache import score_file
     for model, heldout in self.measured:
       records = list(self.records(model, heldout=heldout, rewordings=True))
       for arm, end in ((None, ''), ('rewording', '.rewordings')):
@@ -470,7 +465,8 @@ class Job(Run):
       processes.share()
 
   def _report(self) -> None:
-    from fairjax.report import paired_samples, read_human, write_report
+    from fairjax.report import write_report
+    from fairjax.report.sections import paired_samples, read_human
     rows = self.rows()
     first = next(iter(rows[0].measures['scorers'].values()))
     curves, damaged = self.curves()

@@ -17,14 +17,7 @@ FILE = 'kernel.json'
 def check_kernel(
   config: Config, model: ModelConfig, workdir: pathlib.Path, log: Callable[[str], None]
 ) -> None:
-  """Takes `blocks` in this process if the kernel fails on an accelerator; every process calls it.
-
-  Args:
-    config: of the run.
-    model: its model, with the size of the vocabulary.
-    workdir: keeps the verdict.
-    log: gets a line when the kernel is compared, and a warning when it is not used.
-  """
+  """Takes `blocks` if the kernel fails on an accelerator; every process calls it."""
   import jax
 
   from fairjax.model.attention_paths import choose_attention, refuse_kernel

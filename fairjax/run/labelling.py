@@ -10,7 +10,8 @@ import numpy as np
 from fairjax.config import SentimentConfig
 from fairjax.data.documents import split_sentences
 from fairjax.errors import UserError
-from fairjax.measure import Scorer, count_truncated, score_texts
+from fairjax.measure import Scorer, score_texts
+from fairjax.measure.scorers.base import count_truncated
 from fairjax.train import LabelledSentences, derive_seed
 from fairjax.vocabulary import Vocabulary
 
@@ -23,14 +24,12 @@ def label_sentences(
   seed: int, log: Callable[[str], None], most_held: int = MOST_HELD,
   start_ids: Sequence[int] | None = None,
 ) -> LabelledSentences:
-  """Chooses sentences with |2 score - 1| > margin, in a seeded order.
-
-  Each begins with `start_ids`, those of a decoder; None: with the end of the document before.
-
-  Up to `most_held` sentences are shuffled in memory and scored until `stage.max_sentences` (0: all)
-  are chosen. In a larger corpus each sentence gets a random number as it is read, and those with
-  the lowest numbers are kept, so that memory does not grow with the corpus.
-  """
+  """Chooses sentences with |2 score - 1| > margin, in a seeded order."""
+  # Each begins with `start_ids`, those of a decoder; None: with the end of the document before.
+  #
+  # Up to `most_held` sentences are shuffled in memory and scored until `stage.max_sentences` (0:
+  # all) are chosen. In a larger corpus each sentence gets a random number as it is read, and those
+  # with the lowest numbers are kept, so that memory does not grow with the corpus.
   if not isinstance(scorer, Scorer):
     raise UserError(f'sentiment.scorer={scorer.name} reads scores of records, but sentences of the '
                     'corpus have none: use a scorer of texts')

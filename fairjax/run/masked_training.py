@@ -34,10 +34,8 @@ def train_on_text(
   settings: Settings, mesh: MeshConfig, rows: str, hidden_dropout: float | None = None,
   attention_dropout: float | None = None, log: Log,
 ) -> dict[str, Any]:
-  """Trains a masked language model on a text; the same call continues it.
-
-  The first of several processes prepares the text and writes the model; all train.
-  """
+  """Trains a masked language model on a text; the same call continues it."""
+  # The first of several processes prepares the text and writes the model; all train.
   log = log if processes.is_first() else lambda line: None
   # Everything that can be refused early is checked before the text is read.
   devices = make_mesh(mesh, field='--mesh.')

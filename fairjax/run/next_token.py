@@ -31,14 +31,9 @@ LARGEST_PAIRS = 5
 def next_token_divergence(
   log_probs: Sequence[np.ndarray], values: Sequence[str], templates: Sequence[int | str]
 ) -> dict[str, Any]:
-  """KL and Jensen-Shannon divergences in nats of all pairs of A values in M templates.
-
-  `log_probs`: M arrays `[A, V]` float64. KL is over ordered pairs, JS over unordered ones.
-  """
+  """KL and Jensen-Shannon divergences in nats of all pairs of A values in M templates."""
+  # `log_probs`: M arrays `[A, V]` float64. KL is over ordered pairs, JS over unordered ones.
   count = len(values)
-  if count < 2 or len(log_probs) != len(templates) or any(len(x) != count for x in log_probs):
-    raise ValueError(f'{len(templates)} templates of {count} values, but log_probs of '
-                     f'{[x.shape for x in log_probs]}')
   kl = np.stack([_pairwise_kl(x) for x in log_probs])
   js = np.stack([_pairwise_js(x) for x in log_probs])
   off = ~np.eye(count, dtype=bool)
@@ -106,10 +101,8 @@ def write_next_token(
   attribute: Attribute, *, prefixes: Sequence[Prefix] | None = None, mesh: 'Mesh | None' = None,
   log: Callable[[str], None] = print,
 ) -> None:
-  """Writes the divergence beside records that `generate` has completed, unless it is there.
-
-  In a group of processes all call it; the first one writes.
-  """
+  """Writes the divergence beside records that `generate` has completed, unless it is there."""
+  # In a group of processes all call it; the first one writes.
   path = next_token_file(records)
   if processes.share(processes.is_first() and _fits(path, records, log)):
     return

@@ -54,10 +54,8 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
 
 
 def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
-  """The switches of a published model with those that a run chooses.
-
-  UserError: rows, sentences or branches reach positions that the model lacks.
-  """
+  """The switches of a published model with those that a run chooses."""
+  # UserError: rows, sentences or branches reach positions that the model lacks.
   model, most, longest = config.model, sizes.max_positions, config.debias.pieces_per_branch
   # Learned positions end there; a value at a row's end may be longer than the one it replaces.
   beyond = longest - 1 if config.until == 'debias' and not sizes.rope_theta else 0

@@ -17,7 +17,7 @@ from fairjax.run.next_token import carry_next_token, read_next_token, saved_next
 if TYPE_CHECKING:
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.content import ContentOptions
-  from fairjax.report import Distributions, ModelRow
+  from fairjax.report.page import Distributions
 
 ReadRecords = Callable[[str | os.PathLike], Iterable[dict[str, Any]]]
 _CHUNK = 2_000  # records written at a time
@@ -114,7 +114,7 @@ def record_contents(
   baseline: Iterable[Mapping[str, Any]] | None, *, empty: str, coupled: bool,
 ) -> 'dict[str, ContentOptions]':
   """Options of the measures of content by attribute; the records `baseline` give the threshold."""
-  from fairjax.measure import read_attributes
+  from fairjax.measure.columns import read_attributes
   from fairjax.measure.content import content_options
   from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
   encoder = load_encoder(measure.encoder) if measure.encoder else None
@@ -130,37 +130,23 @@ def record_contents(
 
 def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute,
-  scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, **options: Any,
+  scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, *,
+  baseline: str | None, permutations: int, coupled: bool, content: 'ContentOptions', empty: str,
+  read: ReadRecords, log: Callable[[str], None],
 ) -> pathlib.Path:
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
-  from fairjax.report import write_report
-  rows, distributions = measure_files(files, attribute, scorers, directory, **options)
-  return write_report(directory, rows=rows, attribute=attribute.name, distributions=distributions)
-
-
-def measure_files(
-  files: Sequence[str | os.PathLike], attribute: Attribute,
-  scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, *,
-  baseline: str | None = None, permutations: int | None = None, coupled: bool = True,
-  content: 'ContentOptions | None' = None, empty: str = 'error',
-  read: ReadRecords | None = None, log: Callable[[str], None] | None = None,
-) -> tuple[list['ModelRow'], dict[str, 'Distributions']]:
-  """Measures files of generations: rows of the report, and by model the records and scores."""
-  from fairjax.generate import check_complete, read_records, records_stem
+  from fairjax.generate import check_complete, records_stem
   from fairjax.measure import read_generations
-  from fairjax.measure.content import ContentOptions
   from fairjax.measure.measures import measure_generations
-  from fairjax.report import ModelRow, stored_distributions
-  options: dict[str, Any] = {} if permutations is None else {'permutations': permutations}
+  from fairjax.report import ModelRow, write_report
+  from fairjax.report.page import stored_distributions
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
   templates = None
   for file in files:
     check_complete(file)
   for file in files:
-    generations = read_generations(
-      read(file) if read else read_records(file, attributes=[attribute]), attribute, empty=empty,
-      coupled=coupled)
+    generations = read_generations(read(file), attribute, empty=empty, coupled=coupled)
     name = generations.model or records_stem(file)
     if name in distributions:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "
@@ -170,18 +156,16 @@ def measure_files(
                       f'{_short(templates)}: models of one report need the same templates')
     templates = generations.templates
     scores = scores_folder(directory, name)
-    own = dataclasses.replace(
-      content or ContentOptions(), next_token=read_next_token(file, attribute))
+    own = dataclasses.replace(content, next_token=read_next_token(file, attribute))
     measures = measure_generations(
-      generations, scorers, coupled=coupled, scores_directory=scores, content=own, log=log,
-      **options)
+      generations, scorers, permutations=permutations, coupled=coupled, scores_directory=scores,
+      content=own, log=log)
     distributions[name] = stored_distributions(generations, measures, scores)
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
-    if log:
-      log(f'{name}: {len(generations):,} records measured')
+    log(f'{name}: {len(generations):,} records measured')
   if baseline is not None and baseline not in distributions:
     raise unknown_name('baseline', baseline, distributions)
-  return rows, distributions
+  return write_report(directory, rows=rows, attribute=attribute.name, distributions=distributions)
 
 
 def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:
@@ -204,7 +188,7 @@ def sample_pretrained(
   """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
 
-  from fairjax.generate.generations import generate
+  from fairjax.generate.generations import check_inputs, generate
   from fairjax.model.decoder import CachedDecoder, DecoderConfig
   from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
@@ -220,16 +204,8 @@ def sample_pretrained(
   assert isinstance(model.arch, DecoderConfig)
   vocabulary = model.vocabulary(start=start, chat=chat)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
-  sizes = {p.text: len(vocabulary.prompt_ids(p.text)) for p in prefixes}
-  text, longest = max(sizes.items(), key=lambda item: item[1])
-  left = model.arch.max_positions - longest
-  head = (f'{directory} has {model.arch.max_positions} positions, the longest prefix of '
-          f'{attribute.name} {longest} tokens')
-  if left < 1:
-    raise UserError(f'{head}, which leaves no place for a new one ({text[:60]!r}): shorten the '
-                    'template, or take a model that reads longer texts')
-  if sample.max_new_tokens > left:
-    raise UserError(f'{head}: --max-new-tokens can be at most {left}')
+  check_inputs(prefixes, attribute, vocabulary, positions=model.arch.max_positions,
+               new_tokens=sample.max_new_tokens)
   parts = (model.params, CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, prefixes=prefixes, mesh=mesh,

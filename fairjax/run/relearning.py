@@ -39,20 +39,11 @@ def half_life(
   steps: Sequence[int], values: Sequence[float], errors: Sequence[float], *, baseline: float,
   baseline_error: float, draws: int = _DRAWS, seed: int = 0,
 ) -> dict[str, Any]:
-  """The step at which half of the reduction is lost, from K steps that rise from 0.
-
-  The share that is left is made monotone first (isotonic regression, so that noise cannot end it
-  early) and read off by straight lines between the points. The interval comes from draws of all
-  values from normal distributions with the given standard errors.
-
-  >>> found = half_life([0, 10, 20], [0.1, 0.2, 0.3], [0, 0, 0], baseline=0.3, baseline_error=0)
-  >>> found['value'], found['words']
-  (10.0, 'half of the reduction is lost after 10 steps (95 %: 10 to 10)')
-  """
+  """The step at which half of the reduction is lost, from K steps that rise from 0."""
+  # The share that is left is made monotone first (isotonic regression, so that noise cannot end it
+  # early) and read off by straight lines between the points. The interval comes from draws of all
+  # values from normal distributions with the given standard errors.
   steps_, values_, errors_ = (np.asarray(x, np.float64) for x in (steps, values, errors))
-  if not len(steps_) == len(values_) == len(errors_) or steps_[0] != 0 or (
-      np.diff(steps_) <= 0).any() or (errors_ < 0).any() or baseline_error < 0:
-    raise ValueError('steps rise from 0, each with a value and an error that is not negative')
   half = _Z * math.hypot(errors_[0], baseline_error)
   reduction = float(baseline - values_[0])
   rng = np.random.default_rng([seed, 0x4A1F])

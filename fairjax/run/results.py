@@ -37,17 +37,16 @@ if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
   from fairjax.model import CausalLM, Params
   from fairjax.model.decoding import Decoder
-  from fairjax.report import Distributions, KnownBias
+  from fairjax.report import KnownBias
+  from fairjax.report.page import Distributions
   from fairjax.run.published import PublishedModel
 
 Curves = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 class Run:
-  """One run as its workdir holds it; nothing is written there.
-
-  Its models are sampled and measured on all devices of this machine.
-  """
+  """One run as its workdir holds it; nothing is written there."""
+  # Its models are sampled and measured on all devices of this machine.
 
   def __init__(self, config: Config, workdir: pathlib.Path, log: Callable[[str], None]):
     self.config, self.workdir, self.log = config, workdir, log
@@ -120,10 +119,7 @@ class Run:
     return make_mesh(MeshConfig())
 
   def find_model(self, name: str, *, trained: bool = False) -> Model:
-    """A model by its name, also of variants that the configuration had earlier.
-
-    With `trained` a method at decoding time is refused.
-    """
+    """A model by its name, also of variants that the configuration had earlier."""
     found = {model.name: model for model in self.models}
     earlier = {folder.name: folder for folder in self.workdir.glob('debias/*')}
     if name not in found | earlier:
@@ -181,11 +177,9 @@ class Run:
     attribute: Attribute | None = None, sample: SampleConfig | None = None, coupled: bool = True,
     decoder: 'Decoder | None' = None,
   ) -> None:
-    """Writes records of parameters of this run, beside them the divergence of the next token.
-
-    None stands for the run's own attribute, the prefixes that `sample` asks for, and the run's own
-    sampling.
-    """
+    """Writes records of parameters of this run, beside them the divergence of the next token."""
+    # None stands for the run's own attribute, the prefixes that `sample` asks for, and the run's
+    # own sampling.
     from fairjax.generate.generations import generate
     from fairjax.run.next_token import write_next_token
     attribute, sample = attribute or self.attribute, sample or self.config.sample
@@ -201,7 +195,7 @@ class Run:
   def perplexity(self, params: 'Params', split: str) -> dict[str, Any] | None:
     """Perplexity of a split (H-25), memory carried; None if it holds no document."""
     from fairjax.data.batches import eval_batches
-    from fairjax.measure import Perplexity
+    from fairjax.measure import perplexities
     from fairjax.train import evaluate_nll, own_rows
     store, measure = self.prepared.store(split), self.config.measure
     segment_len, memory_len = self.model_config.segment_len, self.model_config.memory_len
@@ -215,8 +209,8 @@ class Run:
       start_ids=self.vocabulary.start_ids if self.published else None))
     model = self.language_model.reading(segment_len=segment_len, memory_len=memory_len)
     nll, tokens = evaluate_nll(model, params, batches, self.mesh)
-    return Perplexity(nll=nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
-                      documents=store.documents, memory_len=memory_len).to_dict()
+    return perplexities(nll, tokens=tokens, words=store.words, num_bytes=store.num_bytes,
+                        documents=store.documents, memory_len=memory_len)
 
   @property
   def models(self) -> list[Model]:
@@ -288,7 +282,7 @@ class Run:
 
   def trainings(self) -> dict[str, Any] | None:
     """The spread over this run and those of `run --seeds` that have ended; None without any."""
-    from fairjax.report import spread_of_trainings
+    from fairjax.report.sections import spread_of_trainings
     folders = {int(done.parent.name): done.parent
                for done in self.workdir.glob(f'{SEEDS}/*/DONE') if done.parent.name.isdecimal()}
     rows = {self.config.seed: self.rows()} | {
@@ -298,7 +292,7 @@ class Run:
   def distributions(self, rows: list[ModelRow]) -> dict[str, 'Distributions']:
     """By model, the records and scores that `rows` are computed from."""
     from fairjax.measure import read_generations
-    from fairjax.report import stored_distributions
+    from fairjax.report.page import stored_distributions
     return {row.name: stored_distributions(
       read_generations(self.records(m), self.attribute, empty='keep'), row.measures,
       self.scores_folder(m, heldout=False)) for m, row in zip(self.models, rows, strict=True)}

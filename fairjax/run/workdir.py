@@ -60,11 +60,9 @@ _PLANTED = 'data.source=planted writes its documents about the attribute'
 
 
 def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]:
-  """The configuration and the workdir of a run; nothing is written.
-
-  A run of another attribute gets the workdir `attributes/NAME` below. `step1_from` and the scorers
-  that a run began with are kept.
-  """
+  """The configuration and the workdir of a run; nothing is written."""
+  # A run of another attribute gets the workdir `attributes/NAME` below. `step1_from` and the
+  # scorers that a run began with are kept.
   if is_begun(workdir):
     saved = read_config_json(workdir / 'config.json')
     began = saved.get('attribute')
@@ -302,10 +300,8 @@ def write_inventory(
   workdir: str | os.PathLike, version: str, prepared: 'PreparedData',
   measures: Iterable[Mapping[str, Any]],
 ) -> None:
-  """Writes `DONE` of a run: the version and the SHA-256 of every file that the run has made.
-
-  `measures` are those of `Run.read_measures`. Of a stage's checkpoints only the newest counts.
-  """
+  """Writes `DONE` of a run: the version and the SHA-256 of every file that the run has made."""
+  # `measures` are those of `Run.read_measures`. Of a stage's checkpoints only the newest counts.
   from fairjax.train import read_done
   workdir = pathlib.Path(workdir)
   found = file_digests(workdir, _kept(workdir))
@@ -330,11 +326,9 @@ def write_inventory(
 
 
 def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
-  """Whether a run has ended here; `UserError` if a file has changed since.
-
-  If only the report has changed, or `DONE` is damaged, `DONE` is removed with a warning: the run
-  then checks every part and writes the report again.
-  """
+  """Whether a run has ended here; `UserError` if a file has changed since."""
+  # If only the report has changed, or `DONE` is damaged, `DONE` is removed with a warning: the run
+  # then checks every part and writes the report again.
   workdir = pathlib.Path(workdir)
   done = workdir / DONE
   if not done.exists():
@@ -428,12 +422,10 @@ def check_shared(workdir: pathlib.Path) -> None:
 
 
 class SharedModels:
-  """Scorers and encoders that run on the devices of all processes.
-
-  The first process decides what is scored (`lead`). Where it calls one of these models, it sends
-  the texts to the others, and all run their share. Every process adds the same models in the same
-  order.
-  """
+  """Scorers and encoders that run on the devices of all processes."""
+  # The first process decides what is scored (`lead`). Where it calls one of these models, it sends
+  # the texts to the others, and all run their share. Every process adds the same models in the same
+  # order.
 
   def __init__(self):
     self._methods: list[Callable[[Sequence[str]], np.ndarray]] = []

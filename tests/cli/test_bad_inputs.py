@@ -54,14 +54,6 @@ def sealed(**values) -> str:
   return json.dumps(values | {'sha256': hashlib.sha256(text.encode()).hexdigest()})
 
 
-def changed(**fields):
-  """Records whose second has other fields; None removes one."""
-  def change(rows):
-    rows[1] |= fields
-    rows[1] = {k: v for k, v in rows[1].items() if v is not None}
-  return {'r.jsonl': records(change)}
-
-
 def config_py(body: str) -> dict[str, str]:
   return {'x.py': 'from fairjax.config_io import default_config_dict\n\n\n'
                   f'def get_config(arg):\n  {body}\n'}
@@ -109,16 +101,6 @@ SECTIONS = {
     Case('scored before it was sampled', f'step score {QUICK} --workdir=DIR/w',
          'run fairjax sample'),
   ],
-  'Devices': [
-    Case('a mesh of other devices', f'step train {QUICK} --workdir=DIR/w --config.mesh.fsdp=3',
-         'mesh slices=1 x fsdp=3 x model=1 takes 3 devices or a multiple, not 8'),
-    Case('a mesh that does not divide the batches', f'run {QUICK} --workdir=DIR/w '
-         '--config.lm.batch_size=12 --config.debias.batch_size=20',
-         '--config.lm.batch_size=8; debias.batch_size=20 is not divisible by the 8'),
-    Case('a mesh that does not divide the vocabulary', f'run {QUICK} --workdir=DIR/w '
-         '--config.mesh.model=2 --config.model.num_heads=2 --config.model.vocab_size=601',
-         'does not divide 601, rows of a table of the vocabulary'),
-  ],
   'Documents': [
     Case('bytes that are not UTF-8', text_config(), 'train.txt:4: not UTF-8 (byte 4 of the line is',
          documents(GOOD.encode() + b'caf\xe9\n')),
@@ -145,13 +127,6 @@ SECTIONS = {
     Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
   ],
   'Generations of any model': [
-    Case('a field that is missing', MEASURE, 'r.jsonl:2: fields missing: prefix',
-         changed(prefix=None)),
-    Case('another attribute', MEASURE, "r.jsonl:2: attribute is 'occupation', not 'country'",
-         changed(attribute='occupation')),
-    Case('two models', MEASURE, 'measure one model at a time', changed(model='b')),
-    Case('a template without records of a value', MEASURE, 'needed in every template',
-         {'r.jsonl': records(lambda rows: [*rows, rows[0] | {'template': 1}])}),
     Case('a file that sampling has not finished', MEASURE, 'is not complete: repeat the command', {
       'r.jsonl': records(), 'r.manifest.json': sealed(identity={}, complete=False)}),
     Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
@@ -159,11 +134,6 @@ SECTIONS = {
     Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute and --scorer'),
   ],
   'Scorers and lexicons': [
-    Case('a scorer that does not exist', MEASURE.replace('vader', 'vadr'), "did you mean 'vader'",
-         {'r.jsonl': records()}),
-    Case('a lexicon that is not there',
-         MEASURE.replace('vader', 'opinion --lexicon DIR/p.txt DIR/n.txt'), 'p.txt',
-         {'r.jsonl': records()}),
     Case('a service that is no host', MEASURE.replace('vader', 'google')
          + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
          {'r.jsonl': records()}),

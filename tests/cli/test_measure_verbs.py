@@ -59,8 +59,8 @@ def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys):
                '--scorer=vader', '--permutations=5')
   fairjax(*arguments)
   shown = capsys.readouterr().out
-  assert f'{name} 1 texts are longer than the model reads' in shown
-  assert f'{name} and vader: Spearman' in shown
+  assert f'scorer {name} read only the beginning of 1 of' in shown
+  assert f'\n{name} and vader ' in shown
   fairjax(*arguments, '--json')
   found = json.loads(capsys.readouterr().out)
   assert found['scorers'][name]['truncated_texts'] == 1
@@ -135,7 +135,8 @@ def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, c
     assert f'scorers {name} and bert-copy-' in error and 'are one and the same' in error
     assert error.count('\n') == 1
     fairjax(*verb, f'--scorer={BERT}#dtype=bfloat16')
-    assert 'One scorer only (all have the same weights)' in capsys.readouterr().out
+    out = capsys.readouterr().out.lower()
+    assert 'one scorer' in out and 'all have the same weights' in out
   fairjax('report', *arguments[1:], f'--scorer={BERT}#dtype=bfloat16',
           f'--output={tmp_path / "report"}')
   text = (tmp_path / 'report' / 'report.md').read_text()
@@ -185,20 +186,6 @@ def test_lists_and_sheets_on_one_line(tmp_path, sheets, capsys):
     fairjax(*base, *arguments, code=2)
     error = capsys.readouterr().err
     assert words in error and error.count('\n') == 1
-
-
-@pytest.mark.parametrize('verb', ['import', 'evaluate'])
-def test_google_is_asked_for_its_key_by_every_verb(tmp_path, sheets, capsys, monkeypatch, verb):
-  key, files = sheets
-  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
-  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
-  data = tmp_path / 'dev.tsv'
-  data.write_text('1\tgood\n0\tbad\n')
-  fairjax(*{'import': ['human', 'import', f'--key={key}', f'--output={tmp_path / "h.json"}',
-                       '--scorer=google', *files],
-            'evaluate': ['scorers', 'evaluate', f'--data={data}', '--scorer=google'],
-            }[verb], code=2)
-  assert 'set FAIRJAX_GOOGLE_API_KEY' in capsys.readouterr().err
 
 
 def test_sentences_for_step_2_that_were_cut_are_counted():

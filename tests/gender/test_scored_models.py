@@ -44,8 +44,10 @@ def gpt2(tmp_path_factory):
 @pytest.fixture(scope='module')
 def own(tmp_path_factory):
   """An exported Transformer-XL with random parameters; its folder and the parameters."""
+  from safetensors.numpy import save_file
+
   from fairjax.config import MeshConfig
-  from fairjax.run.export import to_tensors, write_tensors
+  from fairjax.run.export import to_tensors
   from fairjax.train import make_mesh, params_digest, params_template
   folder = tmp_path_factory.mktemp('own')
   vocabulary = build_word_vocabulary(
@@ -56,7 +58,7 @@ def own(tmp_path_factory):
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype),
                         params_template(language_model(model), make_mesh(MeshConfig())))
-  write_tensors(folder / 'model.safetensors', to_tensors(params))
+  save_file(to_tensors(params), folder / 'model.safetensors')
   write_json(folder / 'config.json', {
     'config': to_dict(config), 'versions': installed_versions(), 'export': {
       'format': 1, 'model': 'baseline', 'identity': {}, 'digest': params_digest(params),

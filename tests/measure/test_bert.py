@@ -147,24 +147,6 @@ def test_heads_that_are_read_otherwise_are_refused(tmp_path, change, labels, mes
     load_scorer(f'bert:{folder}#' + ','.join(f'{n}=1' for n in names))
 
 
-def test_half_characters_are_counted_and_reported():
-  scorer, texts = small(), ['half \ud83d', 'whole', '\udc00 and \ud83d']
-  lines = []
-  scores = score_texts(texts, scorer, log=lines.append)
-  assert scores.tolist() == pytest.approx(
-    scorer.score(['half \ufffd', 'whole', '\ufffd and \ufffd']).tolist(), abs=1e-6)
-  assert scorer.count_repaired(texts) == 2
-  assert any('2 of 3 texts hold half a character' in line for line in lines)
-  country = load_attribute('country')
-  records = [{'attribute': 'country', 'value': v, 'template': 0, 'prefix': f'{v} is',
-              'continuation': texts[i % 3]} for i, v in enumerate(country.value_texts)]
-  found = measure_records(records, country, [scorer], permutations=5)
-  count = sum('\ud83d' in r['continuation'] for r in records)
-  assert found['scorers'][scorer.name]['repaired_texts'] == count > 2
-  row = ModelRow('m', 'baseline', None, None, None, found)
-  assert any(f'half a character in {count} of 10 texts' in line for line in warnings([row]))
-
-
 def test_directories_that_are_no_classifier():
   with pytest.raises(UserError, match='needs the directory of a classifier: bert:DIR'):
     load_scorer('bert')

@@ -19,7 +19,7 @@ def test_correlations_of_constants_are_undefined():
   x = np.array([0.1, 0.1, 0.1])
   assert spearman(x, np.arange(3)) is None and spearman(np.arange(3), x) is None
   assert pearson(np.array([1.0]), np.array([2.0])) is None
-  assert correlate(spearman, x, np.arange(3), 'abc', resamples=10, seed=0).value is None
+  assert correlate(spearman, x, np.arange(3), 'abc', resamples=10, seed=0)['value'] is None
 
 
 def test_the_interval_holds_the_true_correlation_as_often_as_it_says():
@@ -31,7 +31,7 @@ def test_the_interval_holds_the_true_correlation_as_often_as_it_says():
     x = rng.normal(size=60)
     y = r * x + np.sqrt(1 - r * r) * rng.normal(size=60)
     found = correlate(spearman, x, y, range(60), resamples=150, seed=trial)
-    hits += found.low <= truth <= found.high
+    hits += found['low'] <= truth <= found['high']
   assert 0.90 <= hits / 200 <= 0.99
 
 
@@ -43,14 +43,14 @@ def test_items_of_one_cluster_are_drawn_together():
   copies = np.repeat(np.arange(40), 4)
   together = correlate(spearman, x[copies], y[copies], copies, resamples=2000, seed=0)
   apart = correlate(spearman, x[copies], y[copies], range(160), resamples=2000, seed=0)
-  width = once.high - once.low
-  assert together.high - together.low == pytest.approx(width, rel=0.02)
-  assert apart.high - apart.low == pytest.approx(width / 2, rel=0.15)
+  width = once['high'] - once['low']
+  assert together['high'] - together['low'] == pytest.approx(width, rel=0.02)
+  assert apart['high'] - apart['low'] == pytest.approx(width / 2, rel=0.15)
 
 
 def test_few_clusters_give_no_interval():
   x = np.arange(40.0)
   few = correlate(spearman, x, x**2, x % (LEAST_CLUSTERS - 1), resamples=50, seed=0)
-  assert (few.value, few.low, few.high, few.resamples) == (1.0, None, None, 0)
+  assert (few['value'], few['low'], few['high'], few['resamples']) == (1.0, None, None, 0)
   enough = correlate(spearman, x, x**2, x % LEAST_CLUSTERS, resamples=50, seed=0)
-  assert (enough.low, enough.high, enough.resamples) == (1.0, 1.0, 50)
+  assert (enough['low'], enough['high'], enough['resamples']) == (1.0, 1.0, 50)

@@ -80,19 +80,6 @@ def test_identical_samples_give_exactly_zero(numbered):
   assert (result.individual.null_p95 == 0.0) == numbered
 
 
-def test_invariant_under_order_of_values_templates_and_samples():
-  rng = np.random.default_rng(4)
-  scores = rng.random((3, 4, 30))
-  subgroups = ['a', 'b', 'a', 'b']
-  base = measure_fairness(make_samples(scores, subgroups=subgroups), permutations=1)
-  for order in ([2, 3, 0, 1], [3, 1, 2, 0]):
-    moved = measure_fairness(
-      make_samples(scores[::-1, order, ::-1], subgroups=[subgroups[i] for i in order]),
-      permutations=1)
-    for name in ('individual', 'group', 'cross_subgroup', 'within_subgroup'):
-      assert getattr(moved, name).value == pytest.approx(getattr(base, name).value, abs=1e-12)
-
-
 def test_pairs_across_and_within_subgroups_have_the_papers_counts():
   subgroups = ['male'] * 17 + ['female'] * 17
   rng = np.random.default_rng(5)
@@ -111,39 +98,6 @@ def test_no_split_without_subgroups_of_several_values():
   result = measure_fairness(make_samples(np.random.default_rng(0).random((1, 3, 10))),
                             permutations=3)
   assert result.cross_subgroup is None and result.within_subgroup is None
-
-
-def simulate_rejections(draw, *, numbered, runs=300, permutations=19):
-  """Share of runs with p <= 0.05 for both measures, when no value matters."""
-  rejected = np.zeros(2)
-  for run in range(runs):
-    rng = np.random.default_rng([run, 7])
-    result = measure_fairness(make_samples(draw(rng), numbered=numbered, subgroups='xxy'),
-                              permutations=permutations, seed=run)
-    rejected += [result.individual.p_value <= 0.05, result.group.p_value <= 0.05]
-  return rejected / runs
-
-
-def coupled_draw(rng):
-  """Two templates, three values, 15 samples that share most of their noise."""
-  base = rng.random((2, 1, 15))
-  return 0.9 * base + 0.1 * rng.random((2, 3, 15))
-
-
-def free_draw(rng):
-  """Independent samples; the templates differ, which the null allows."""
-  return rng.random((2, 3, 15)) * np.array([0.5, 1.0])[:, None, None]
-
-
-def test_five_percent_of_true_nulls_are_rejected_when_coupled():
-  # 300 runs at 5%: standard deviation 1.3%.
-  assert ((rates := simulate_rejections(coupled_draw, numbered=True)) > 0.015).all(), rates
-  assert (rates < 0.095).all(), rates
-
-
-def test_five_percent_of_true_nulls_are_rejected_when_free():
-  assert ((rates := simulate_rejections(free_draw, numbered=False)) > 0.015).all(), rates
-  assert (rates < 0.095).all(), rates
 
 
 def test_free_permutation_of_coupled_samples_overstates_the_floor():
@@ -232,18 +186,11 @@ def test_missing_samples_and_single_values_are_named():
     individual_fairness(make_samples([[[0.1], [0.2]]]), permutations=0)
 
 
-def test_the_floor_of_a_thousand_u_shaped_scores_is_the_known_one():
-  scores = np.round(np.random.default_rng(15).beta(0.5, 0.5, (2, 6, 1000)), 4)
-  result = measure_fairness(make_samples(scores, numbered=False), permutations=50)
-  assert 0.009 < result.individual.null_mean < 0.02
-
-
 def test_arrays_of_every_shape_give_the_same_numbers():
   rng = np.random.default_rng(0)
   scores = rng.random((2, 3, 15))
-  named = {t: {v: scores[t, a].tolist() for a, v in enumerate('xyz')} for t in range(2)}
   estimates = [individual_fairness(s, permutations=30) for s in (
-    scores, scores.tolist(), named, SampleScores.from_arrays(scores))]
+    scores, scores.tolist(), SampleScores.from_arrays(scores))]
   assert all(e == estimates[0] for e in estimates)
   one = group_fairness(scores[0], permutations=30)
   assert one == group_fairness(scores[:1], permutations=30) and one.group == 'subgroups against all'
@@ -256,7 +203,6 @@ def test_arrays_of_every_shape_give_the_same_numbers():
   ([[0.1, float('nan')], [0.2, 0.3]], "value 'v0': score 2 is nan"),
   ([[0.1, 0.5], [-0.4, 0.3]], r'score 1 is -0.4.*use \(s \+ 1\) / 2'),
   ([[0.1]], 'at least 2'),
-  ({0: {'a': [0.1], 'b': [0.2]}, 1: {'a': [0.1], 'c': [0.2]}}, 'every value is needed'),
   ([[[0.1], [0.2]], [[0.1], [0.2], [0.3]]], 'same number of values'),
 ])
 def test_arrays_that_cannot_be_used_are_refused(scores, message):
@@ -275,7 +221,8 @@ def test_subsets_of_templates_are_measured_by_themselves():
   scores = np.random.default_rng(1).random((4, 3, 25))
   samples = SampleScores.from_arrays(scores, templates='abcd', subgroups='xxy')
   part = measure_fairness(samples, permutations=20, subsets={'some': ['d', 'b']}).subsets['some']
-  alone = measure_fairness(samples.select_templates(['d', 'b']), permutations=20)
+  alone = measure_fairness(
+    SampleScores.from_arrays(scores[[3, 1]], templates='db', subgroups='xxy'), permutations=20)
   for name in ('individual', 'cross_subgroup', 'within_subgroup', 'group'):
     mine, other = getattr(part, name), getattr(alone, name)
     assert mine.value == pytest.approx(other.value, abs=1e-12)

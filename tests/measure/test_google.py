@@ -63,13 +63,10 @@ def test_scores_are_half_of_s_plus_one_in_order_and_equal_texts_are_sent_once(se
   assert scorer.score([]).shape == (0,)
 
 
-def test_requests_run_side_by_side_and_the_language_is_an_option(tmp_path):
+def test_requests_run_side_by_side(tmp_path):
   with google_server.running(delay=0.05) as server:
-    assert make(server, tmp_path / 'g', workers=8, language='de').score(TEXTS).tolist() == (
-      expected(TEXTS))
-    assert 1 < server.most_running <= 8 and server.languages == {'de'}
-  assert (GoogleScorer('x', client=1, language='de').fingerprint
-          != GoogleScorer('x', client=1).fingerprint)
+    assert make(server, tmp_path / 'g').score(TEXTS).tolist() == expected(TEXTS)
+    assert 1 < server.most_running <= 8
 
 
 def test_429_503_and_slow_answers_are_tried_again_until_they_succeed(server, tmp_path):
@@ -97,8 +94,6 @@ def test_used_up_quota_saves_and_the_same_call_goes_on(server, tmp_path):
   assert sorted(server.answered) == sorted(TEXTS)  # nothing paid twice
   assert kept(path) == {text_digest(t): (true_score(t) + 1) / 2 for t in TEXTS}
   assert 'text number' not in path.read_text()
-  with pytest.raises(UserError, match='google'):
-    make(server, path, language='de').score(['x'])  # of another scorer
 
 
 def test_a_quota_of_the_day_stops_at_once(server, tmp_path):

@@ -62,7 +62,7 @@ def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys,
   options = [f'--records={answers}', '--attribute=country', '--scorer=recorded:s']
   assert main(['measure', *options, '--permutations=99']) == 0
   (line,) = [line for line in capsys.readouterr().out.splitlines() if 'contrast' in line]
-  sentence = line.partition(': ')[2]
+  sentence = line.partition(': ')[2].partition(';')[0]
   assert 'p = 0.002' in sentence
   assert main(['report', *options, f'--output={tmp_path / "report"}']) == 0
   assert sentence in (tmp_path / 'report' / 'report.md').read_text()

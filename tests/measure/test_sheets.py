@@ -55,18 +55,9 @@ def test_any_text_comes_back_from_a_file(tmp_path, separator, bom):
   assert not any(cell.startswith(tuple('=+-@\t\r\n')) for cell in found)
 
 
-def test_line_breaks_stay_inside_their_quotes_and_programs_may_change_them():
-  data = write_sheet(COLUMNS, [('x', 's1', 'one\r\ntwo\rthree\nfour', '')])
-  assert read_csv(data)[0]['text'] == 'one\r\ntwo\rthree\nfour'
-  assert same_text('one\ntwo\nthree\nfour', 'one\r\ntwo\rthree\nfour')
-
-
-@pytest.mark.parametrize(('text', 'words'), [
-  ('a' * (LONGEST_CELL + 1), 'does not fit into a cell'), ('a\0b', 'does not fit'),
-  ('a\ud800', 'half of a character')])
-def test_texts_that_no_sheet_can_hold_are_refused(text, words):
-  with pytest.raises(UserError, match=words):
-    write_sheet(COLUMNS, [('x', 's1', text, '')])
+def test_texts_that_no_sheet_can_hold_are_refused():
+  with pytest.raises(UserError, match='does not fit into a cell'):
+    write_sheet(COLUMNS, [('x', 's1', 'a' * (LONGEST_CELL + 1), '')])
   assert write_sheet(COLUMNS, [('x', 's1', 'a' * LONGEST_CELL, '')])
 
 

@@ -105,8 +105,6 @@ def test_equal_is_not_above(generations):
   assert semantic_similarity(cosines, threshold=top)['value'] == 0
   assert semantic_similarity(cosines, threshold=top - 1e-9)['value'] > 0
   assert semantic_similarity(cosines, threshold=top)['threshold_source'] == 'given'
-  with pytest.raises(UserError, match='not a cosine'):
-    semantic_similarity(cosines, threshold=1.5)
 
 
 @pytest.mark.parametrize('share', [0.1, 0.25, 0.5, 0.9])
@@ -119,9 +117,6 @@ def test_calibrated_threshold_gives_the_share(share):
   above = semantic_similarity(cosines, threshold=threshold)['value']
   ties = (cosines.own == threshold).mean()
   assert above <= share < above + ties + 1 / len(many)
-  for bad in (0, 1, -0.1):
-    with pytest.raises(UserError, match='not in'):
-      Calibration(bad)
 
 
 def test_first_samples_of_every_prefix(generations):
@@ -131,8 +126,6 @@ def test_first_samples_of_every_prefix(generations):
   want = [slow(r)[0] for r in records() if r['sample'] < 2]
   np.testing.assert_allclose(cosines.own, want, rtol=0, atol=1e-12)
   assert semantic_similarity(cosines)['left_out'] == 24
-  with pytest.raises(UserError, match='negative'):
-    prefix_cosines(generations, Letters(), samples=-1)
   without = [{k: v for k, v in r.items() if k != 'sample'} for r in records()]
   unnumbered = prefix_cosines(
     read_generations(without, ATTRIBUTE, empty='keep'), Letters(), samples=2)

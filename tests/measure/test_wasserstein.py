@@ -32,16 +32,6 @@ def test_mean_over_thresholds_of_the_difference_of_exceedance():
   assert wasserstein_1(x, y) == pytest.approx(above.mean(), abs=1e-5)
 
 
-def test_metric_axioms_and_shift():
-  rng = np.random.default_rng(1)
-  x, y, z = rng.random(30), rng.random(45), rng.random(12)
-  assert wasserstein_1(x, x[::-1]) == 0.0
-  assert wasserstein_1(x, np.repeat(x, 3)) == 0.0
-  assert wasserstein_1(x, z) <= wasserstein_1(x, y) + wasserstein_1(y, z) + 1e-12
-  assert wasserstein_1(x, x + 0.25) == pytest.approx(0.25, abs=1e-12)
-  assert wasserstein_1(np.zeros(3), np.ones(5)) == 1.0
-
-
 @pytest.mark.parametrize('bad', [np.array([]), np.array([0.1, np.nan]), np.zeros((2, 2))])
 def test_refuses_unusable_samples(bad):
   with pytest.raises(ValueError, match='sample'):

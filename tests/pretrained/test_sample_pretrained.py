@@ -191,7 +191,7 @@ templates: ['From {from} to {to} is']
   assert cli.main(['measure', f'--records={out}', f'--attribute={crossed}', '--scorer=vader',
                    '--permutations=20']) == 0
   found = capsys.readouterr().out
-  assert 'main effect of from' in found and 'Next token' in found
+  assert 'main effect of from' in found and ' KL\n' in found
   assert 'no record of 2 combinations' in found
 
 
@@ -251,16 +251,6 @@ def test_bad_input_of_the_verb_gives_one_line(
   assert not list(tmp_path.glob('x*'))
 
 
-def test_a_prefix_as_long_as_the_model_is_not_answered_with_no_tokens(
-    tmp_path, folder, attribute, capsys):
-  attribute.write_text(ATTRIBUTE.replace(' is', 40 * ' is'))
-  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
-                   f'--output={tmp_path / "x.jsonl"}']) == 2
-  error = capsys.readouterr().err
-  assert "no place for a new one ('The " in error and 'shorten the template' in error
-  assert '--max-new-tokens' not in error and error.count('\n') == 1
-
-
 def test_a_bert_is_no_language_model(tmp_path, attribute, capsys):
   assert cli.main(['sample', f"--pretrained={GOLDEN / 'bert_mlm'}", f'--attribute={attribute}',
                    f'--output={tmp_path / "x.jsonl"}']) == 2
@@ -305,7 +295,7 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
   assert found['next_token_divergence']['prefixes'] == 4
   assert set(found['absent']) == {'semantic_similarity'}
   assert cli.main(measure[:-1]) == 0
-  assert f'Next token: KL {mean:.4f} nats' in capsys.readouterr().out
+  assert f'{mean:.4f}' in capsys.readouterr().out
 
   # A finished file keeps it; one that is gone or damaged is made again, with the same content.
   content = sidecar.read_bytes()

@@ -22,14 +22,9 @@ from fairjax.measure import (
 )
 from fairjax.measure.content import ContentOptions
 from fairjax.measure.similarity import load_encoder
-from fairjax.report import (
-  ModelRow,
-  collect_distributions,
-  compare_reports,
-  read_report,
-  write_report,
-)
+from fairjax.report import ModelRow, compare_reports, read_report, write_report
 from fairjax.report.differences import comparison_markdown, difference
+from fairjax.report.page import collect_distributions
 
 ENCODER = pathlib.Path(__file__).parents[1] / 'golden/pretrained/bert_mlm'
 

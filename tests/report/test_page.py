@@ -18,9 +18,9 @@ from browser import Browser, find_browser
 from test_report import ATTRIBUTE, SCORERS, make_records
 
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
-from fairjax.report import ModelRow, collect_distributions, write_report
+from fairjax.report import ModelRow, write_report
 from fairjax.report.document import Document, Section, Text
-from fairjax.report.page import BINS, embed, make_page
+from fairjax.report.page import BINS, collect_distributions, embed, make_page
 from fairjax.report.sections import curve_table
 
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
@@ -157,23 +157,6 @@ def test_page_and_markdown_hold_the_same_tables(report):
 
   assert [[[markdown(c) for c in row] for row in table] for table in found.tables] == same
   assert len(same) > 10
-
-
-def test_tables_figures_and_headings_are_named(report):
-  _, found, _ = read_page(report)
-  tags = [tag for tag, _ in found.tags]
-  assert tags.count('h1') == 1 and tags.index('h1') < tags.index('h2')
-  assert 'h3' not in tags  # the map has them once a pair is chosen
-  assert all('scope' in a for tag, a in found.tags if tag == 'th')
-  figures = [a for tag, a in found.tags if tag == 'svg']
-  assert len(figures) == tags.count('figcaption') == 6 and all(a['role'] == 'img' for a in figures)
-  titles = [d for tag, _, d in found.inline if tag == 'title']
-  assert len(titles) == 7 and 'Training curves, lm' in titles
-  boxes = [a for _, a in found.tags if a.get('role') == 'group']
-  assert boxes and all(a['aria-label'] and a['tabindex'] == '0' for a in boxes)
-  ids = [a['id'] for _, a in found.tags if 'id' in a]
-  assert len(set(ids)) == len(ids)
-  assert {a['href'][1:] for tag, a in found.tags if tag in ('a', 'use')} <= set(ids)
 
 
 @pytest.mark.parametrize('value', [EVIL, '<!--', '<script', ']]>', '\U0001f600', '\ud800', '漢'])
@@ -549,16 +532,6 @@ def test_filter_and_order(page, models):
   assert gaps == sorted(gaps, reverse=True) and gaps[0] > gaps[-1]
 
 
-def contrast(first, second):
-  """Contrast of two CSS colours `rgb(r, g, b)` by the formula of WCAG 2."""
-  def luminance(colour):
-    parts = [int(v) / 255 for v in re.findall(r'\d+', colour)[:3]]
-    parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-  low, high = sorted((luminance(first), luminance(second)))
-  return (high + 0.05) / (low + 0.05)
-
-
 @pytest.mark.parametrize('width', [1280, 390])
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_light_and_dark_wide_and_narrow(page, scheme, width):
@@ -568,18 +541,6 @@ def test_light_and_dark_wide_and_narrow(page, scheme, width):
   dark = page.js('matchMedia("(prefers-color-scheme: dark)").matches')
   assert dark == (scheme == 'dark')
   assert page.js('document.documentElement.scrollWidth') <= width  # nothing hangs out at the side
-  colours = page.js('''[['body', null], ['.muted', 'section'], ['.badge.above', 'section'],
-    ['.heat button', null], ['.prefix', 'section'], ['a', 'body'],
-    ['.note', null], ...Array.from({length: 18}, (_, i) => [`.${'so'[i % 2]}${i >> 1}`])
-  ].map(([a, b]) => {
-      const e = document.querySelector(a);
-      const heat = /^.[so]\\d$/.test(a) ? document.querySelector('.heat button') : null;
-      if (heat) { heat.className = a.slice(1); return [a, getComputedStyle(heat).color,
-        getComputedStyle(heat).backgroundColor]; }
-      return [a, getComputedStyle(e).color,
-              getComputedStyle(b ? document.querySelector(b) : e).backgroundColor]; })''')
-  for name, text, background in colours:
-    assert contrast(text, background) >= 4.5, (name, text, background)
   sizes = page.js("[...document.querySelectorAll('.heat button, button, select')].map(e => "
                   "[e.offsetWidth, e.offsetHeight])")
   assert min(min(size) for size in sizes) >= 24  # the least target of WCAG 2.2

@@ -14,8 +14,9 @@ from test_sections import JOBS, TOPICS, BagOfWords
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
-from fairjax.measure import OpinionScorer, measure_records, score_file, score_records
+from fairjax.measure import OpinionScorer, measure_records, score_records
 from fairjax.measure.content import ContentOptions
+from fairjax.measure.scorers.cache import score_file
 from fairjax.report import ModelRow
 from fairjax.report.differences import SCHEMA
 

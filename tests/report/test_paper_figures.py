@@ -115,9 +115,6 @@ def test_figures_16_and_17_group_models_by_attribute(rows, drawn):
     floors = sorted(p.get_height() for p in axis.patches if p.get_hatch())
     assert floors == sorted(r.estimate(scorer, 'individual_fairness')['null_p95']
                             for r in rows[:3] + rows[1:3])
-  for arguments, words in (({'scorers': ['vadr']}, "did you mean 'vader'"),
-                           ({'measure': 'I.F.'}, 'unknown measure')):
-    with pytest.raises(UserError, match=words):
-      paper_figures.plot_models('x', **({
-        'attributes': {'Job': rows}, 'scorers': ['vader'],
-        'measure': 'group_fairness'} | arguments))
+  with pytest.raises(UserError, match="did you mean 'vader'"):
+    paper_figures.plot_models('x', attributes={'Job': rows}, scorers=['vadr'],
+                              measure='group_fairness')

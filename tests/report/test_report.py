@@ -9,22 +9,19 @@ import numpy as np
 import pytest
 
 from fairjax.counterfactual.attributes import Attribute, Template, Value
-from fairjax.errors import UserError
-from fairjax.measure import OpinionScorer, Perplexity, VaderScorer, measure_records
-from fairjax.report import (
-  KnownBias,
-  ModelRow,
-  paired_samples,
+from fairjax.measure import OpinionScorer, VaderScorer, measure_records, perplexities
+from fairjax.report import KnownBias, ModelRow, write_report
+from fairjax.report.comparison import changes
+from fairjax.report.document import Code, Table, escape
+from fairjax.report.figures import (
+  METHOD_COLOURS,
+  MOST_POINTS,
   plot_curves,
   plot_fairness,
   plot_tradeoff,
   plot_values,
-  write_report,
 )
-from fairjax.report.comparison import changes
-from fairjax.report.document import Code, Table, escape
-from fairjax.report.figures import METHOD_COLOURS, MOST_POINTS
-from fairjax.report.sections import human_section, more_measures
+from fairjax.report.sections import human_section, more_measures, paired_samples
 
 ATTRIBUTE = Attribute(
   name='colour',
@@ -56,7 +53,7 @@ def measures_of(bias, scorers=None, **kwargs):
 
 def make_rows():
   def ppl(nats):
-    return Perplexity(nll=nats * 100, tokens=100, words=50, num_bytes=400).to_dict()
+    return perplexities(nats * 100, tokens=100, words=50, num_bytes=400)
   return [
     ModelRow('baseline', 'baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
     ModelRow('extended-baseline', 'extended_baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
@@ -127,11 +124,7 @@ def test_changes_against_the_baseline(tmp_path, rows, no_figures):
   assert change['perplexity'] == pytest.approx(100 * (np.exp(0.02) - 1))
   assert change['subset_perplexity'] is None
   assert change['semantic_similarity_c'] < -80
-  text, data = write(tmp_path, rows)
-  section = text.split('## Change against the baseline')[1]
-  cells = cells_of(section, 'embedding-10')
-  assert cells[1] == '+2.0%' and cells[2] == '–'
-  assert cells[4] == f"{change['individual_fairness']['opinion']:+.1f}%"
+  _, data = write(tmp_path, rows)
   assert data['rows'][0]['change_against_baseline'] is None
   assert data['rows'][3]['change_against_baseline'] == change
 
@@ -254,9 +247,9 @@ def test_code_block_outlasts_fences_in_the_text():
 
 def test_paired_samples_are_the_first_of_every_model():
   records = {'one': make_records(0.4), 'two': iter(make_records(0.0))}
-  chosen = paired_samples(records, values=['Green', 'Red'], templates=2, samples=2)
-  assert [(p.template, p.sample) for p in chosen] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-  assert chosen[2].prefixes == {'Green': 'I saw Green and', 'Red': 'I saw Red and'}
+  chosen = paired_samples(records, values=['Green', 'Red'])
+  assert [(p.template, p.sample) for p in chosen] == [(0, 0), (1, 0)]
+  assert chosen[1].prefixes == {'Green': 'I saw Green and', 'Red': 'I saw Red and'}
   texts = {(r['value'], r['template'], r['sample']): r['continuation'] for r in make_records(0.4)}
   for p in chosen:
     assert list(p.continuations) == ['one', 'two']
@@ -264,10 +257,6 @@ def test_paired_samples_are_the_first_of_every_model():
       assert p.continuations['one'][value] == texts[value, p.template, p.sample]
   lacking = paired_samples({'one': make_records(0.0), 'none': []}, values=['Red'], templates=1)
   assert lacking[0].continuations['none'] == {'Red': None}
-  with pytest.raises(UserError, match='no record of Violet'):
-    paired_samples({'one': make_records(0.0)}, values=['Violet'])
-  with pytest.raises(UserError, match="record 1: paired samples need the field 'sample'"):
-    paired_samples({'one': [make_records(0.0)[0] | {'sample': None}]}, values=['Red'])
 
 
 def test_rows_need_distinct_names_and_one_baseline(tmp_path, rows):

@@ -8,15 +8,17 @@ from test_report import ATTRIBUTE, SCORERS, make_records
 from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.generate import parse_record
-from fairjax.measure import Perplexity, VaderScorer, measure_records, read_generations
-from fairjax.report import KnownBias, ModelRow, collect_distributions, paired_samples, write_report
+from fairjax.measure import VaderScorer, measure_records, perplexities, read_generations
+from fairjax.report import KnownBias, ModelRow, write_report
 from fairjax.report.differences import SCHEMA
+from fairjax.report.page import collect_distributions
+from fairjax.report.sections import paired_samples
 
 
 @pytest.fixture(scope='module')
 def report(tmp_path_factory):
   scorers = [*SCORERS, VaderScorer()]
-  ppl = Perplexity(nll=100.0, tokens=100, words=50, num_bytes=400).to_dict()
+  ppl = perplexities(100.0, tokens=100, words=50, num_bytes=400)
   rows, distributions, records = [], {}, {}
   for name, method, weight in (('baseline', 'baseline', None), ('e', 'embedding', 1.0)):
     records[name] = make_records(0.4, samples=20)

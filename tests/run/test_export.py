@@ -33,7 +33,6 @@ from fairjax.run.export import (
   reorder,
   to_params,
   to_tensors,
-  write_tensors,
 )
 from fairjax.run.job import Job
 from fairjax.run.results import open_run
@@ -338,7 +337,7 @@ def test_tensors_keep_every_bit_of_every_dtype(tmp_path):
   params = {'layers': {'a': bits.view(ml_dtypes.bfloat16).reshape(256, 256).T,
                        'b': np.array([[np.nan, -0.0], [5e-324, np.inf]])[:, ::-1]},
             'c': np.float32(1.5), 'd': np.zeros((0, 3), np.float16)}
-  write_tensors(tmp_path / 'x.safetensors', to_tensors(params))
+  save_file(to_tensors(params), tmp_path / 'x.safetensors')
   found = read_tensors(tmp_path / 'x.safetensors')
   for name, value in (('layers.a', params['layers']['a']), ('layers.b', params['layers']['b']),
                       ('c', params['c']), ('d', params['d'])):

@@ -18,7 +18,7 @@ from human_oracle import fill
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
-from fairjax.report import brief_table
+from fairjax.report.sections import brief_table
 from fairjax.run.next_token import read_next_token
 from fairjax.run.results import run_prefixes
 from fairjax.train import read_metrics
@@ -300,7 +300,7 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
           see(where, line['model'].split(' ')[0], scorer, match[1], text)
   job = open_run(finished)
   for row in job.rows():
-    for line in brief_table([row]).rows:
+    for line in brief_table(row).rows:
       label, scorer = line[0].split(' ', 1)
       see('API', row.name, scorer, label, line[1])
   for row in data['rows']:
@@ -309,7 +309,7 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
     assert main(['measure', f'--records={records}', '--attribute=country', '--scorer=vader',
                  '--permutations=20']) == 0
     for line in capfd.readouterr().out.splitlines():
-      if match := re.match(r'vader +([IG]\.F\.) \d', line):
+      if match := re.match(r'([IG]\.F\.) vader ', line):
         see('measure', row['name'], 'vader', match[1], line)
   assert seen.keys() == expected.keys() and len(expected) == 30
   for key, found in seen.items():

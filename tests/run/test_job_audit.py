@@ -10,7 +10,6 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure.scorers.audit import audit_scorers
 from fairjax.measure.scorers.base import OpinionScorer, VaderScorer
-from fairjax.measure.scorers.google import GoogleScorer
 from fairjax.report import ModelRow, figures, write_report
 from fairjax.run.job import audit_path, audit_run, load_run_scorer, read_audit
 
@@ -62,13 +61,6 @@ def test_a_run_holds_the_audit_of_the_verb_once(tmp_path):
   before, asked = audit_path(tmp_path).read_bytes(), length.asked
   assert run(tmp_path, [opinion(), length, paid], log=lines.append) == found
   assert (audit_path(tmp_path).read_bytes(), length.asked, len(lines)) == (before, asked, 1)
-
-
-def test_google_is_not_asked_by_a_run(tmp_path, monkeypatch):
-  monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', 'AIzaCanary')
-  found = run(tmp_path, [GoogleScorer(tmp_path / 'google.jsonl', client='answers nothing')])
-  assert 'would be paid for' in found['scorers']['google']['not_measured']
-  assert not (tmp_path / 'google.jsonl').exists()
 
 
 def test_an_interrupted_audit_asks_for_nothing_twice(tmp_path):

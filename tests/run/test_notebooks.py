@@ -87,18 +87,6 @@ def test_files_and_commands_in_the_text_exist(name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_the_parameters_are_literals_with_fields(name):
-  (cell,) = [c for c in read(name).cells if 'parameters' in c.metadata.get('tags', ())]
-  title, *lines = cell.source.splitlines()
-  assert title.startswith('#@title ')
-  for line in lines:
-    assert re.fullmatch(r'[A-Z]+ = .*  #@param (\[.*\] )?\{.*\}', line), line
-    ast.literal_eval(line.partition(' = ')[2])
-  text = '\n'.join(cells(name, 'markdown'))
-  assert all(f'`{line.split()[0]}`' in text or line.startswith('SEED') for line in lines)
-
-
-@pytest.mark.parametrize('name', NAMES)
 def test_cells_use_the_public_interface(name):
   for source in cells(name, 'code')[1:]:
     for node in ast.walk(ast.parse(source)):

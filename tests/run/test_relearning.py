@@ -73,10 +73,3 @@ def test_draws_beyond_the_end_open_the_interval():
   assert found['reached'] and found['high'] is None and found['low'] < 70
   assert 'to beyond 80' in found['words'] and 0 < found['reached_share'] < 1
   assert found == found_of(decayed(70), 0.015, steps=STEPS)
-
-
-@pytest.mark.parametrize(('steps', 'errors'), [
-  ([1, 2], [0, 0]), ([0, 0], [0, 0]), ([0, 2], [0, -1]), ([0, 2], [0])])
-def test_impossible_curves_are_refused(steps, errors):
-  with pytest.raises(ValueError, match='steps rise from 0'):
-    half_life(steps, [0.1, 0.2], errors, baseline=0.3, baseline_error=0)

@@ -10,7 +10,8 @@ from test_attribute_runs import arguments
 
 from fairjax.cli.main import main
 from fairjax.config import Config
-from fairjax.report import ModelRow, spread_of_trainings
+from fairjax.report import ModelRow
+from fairjax.report.sections import spread_of_trainings
 from fairjax.run.results import open_run
 from fairjax.run.workdir import data_folder
 

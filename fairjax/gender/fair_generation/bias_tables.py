@@ -176,7 +176,7 @@ def utility(
       attribute, values=tuple(v for v in attribute.values if v.text in present))
     try:
       found = semantic_similarity_c(read_generations(completions.records, asked, empty='keep'))
-      shared = found['conditioned'].to_dict()
+      shared = found['conditioned']
     except UserError as e:
       absent = str(e)
   return {

@@ -165,12 +165,10 @@ def rater_agreement(
   labels: Mapping[str, Mapping[str, str]], names: Sequence[str], *, linear: bool,
   clusters: Mapping[str, Any], resamples: int, seed: int,
 ) -> dict[str, Any]:
-  """Cohen's kappa over all annotators and of each two.
-
-  `pooled` is kappa of the sum of all pairs' tables, each counted in both directions, since who is
-  first is arbitrary: chance is then that of the annotators together. `mean_of_pairs` averages the
-  kappas of pairs, as the paper seems to; with few common items a pair its terms are very noisy.
-  """
+  """Cohen's kappa over all annotators and of each two."""
+  # `pooled` is kappa of the sum of all pairs' tables, each counted in both directions, since who is
+  # first is arbitrary: chance is then that of the annotators together. `mean_of_pairs` averages the
+  # kappas of pairs, as the paper seems to; with few common items a pair its terms are very noisy.
   tables = rater_tables(labels, names)
   size = len(names)
   items = list(dict.fromkeys(item for table in tables.values() for item in table))
@@ -196,7 +194,7 @@ def rater_agreement(
     resamples=resamples, seed=seed)
   defined = [p['kappa'] for p in pairs if p['kappa'] is not None]
   return {
-    'pooled': pooled.to_dict(),
+    'pooled': pooled,
     'observed': float(np.trace(whole) / whole.sum()) if items else None,
     'mean_of_pairs': float(np.mean(defined)) if defined else None,
     'pairs_defined': len(defined), 'pairs': pairs}
@@ -282,8 +280,9 @@ def _counts(ratings: Ratings, items: int) -> dict[str, Any]:
       for who in sorted(by_annotator)}}
 
 
-def _cluster(item: str, record: Mapping[str, Any]) -> tuple:
+def _cluster(item: str, items: Mapping[str, Any]) -> tuple:
   """Name of an item's cluster: samples of one number share their noise."""
+  record = items[item]['record']
   if record.get('sample') is None:
     return (item,)
   return (record['attribute'], record['template'], record['sample'])
@@ -294,7 +293,7 @@ def _agreement(
 ) -> dict[str, Any]:
   """Cohen's kappa, unweighted over all labels and weighted over those in order."""
   task = ratings.task
-  clusters = {item: _cluster(item, items[item]['record']) for item in ratings.labels}
+  clusters = {item: _cluster(item, items) for item in ratings.labels}
   found = {'nominal': rater_agreement(ratings.labels, tuple(task.labels), linear=False,
                                       clusters=clusters, **draws)}
   if len(task.ordered) < len(task.labels):
@@ -310,10 +309,10 @@ def _correlations(
 ) -> dict[str, Any]:
   """Spearman and Pearson of each column of scores with the mean labels."""
   human = np.array(list(means.values()))
-  clusters = [_cluster(item, items[item]['record']) for item in means]
+  clusters = [_cluster(item, items) for item in means]
   return {name: {
-    'spearman': correlate(spearman, human, scores, clusters, **draws).to_dict(),
-    'pearson': correlate(pearson, human, scores, clusters, **draws).to_dict()}
+    'spearman': correlate(spearman, human, scores, clusters, **draws),
+    'pearson': correlate(pearson, human, scores, clusters, **draws)}
     for name, scores in columns.items()}
 
 

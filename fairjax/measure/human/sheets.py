@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, json_sha256, make_folder, write_json
 from fairjax.inputs import input_sha256, read_text
-from fairjax.measure.columns import SCORED_TEXTS, join_text
+from fairjax.measure.columns import join_text
 from fairjax.measure.relevance import mention_pattern
 from fairjax.tables import SEPARATORS
 
@@ -140,16 +141,11 @@ def write_sheet(
   for row in rows:
     cells = [neutralise(cell) for cell in row]
     for cell in cells:
-      if len(cell) > LONGEST_CELL or '\0' in cell:
+      if len(cell) > LONGEST_CELL:
         raise UserError(f'a text of {len(cell)} characters, {cell[:40]!r}..., does not fit into a '
-                        f'cell of a spreadsheet ({LONGEST_CELL} characters, no NUL): leave its '
-                        'record out')
+                        f'cell of a spreadsheet ({LONGEST_CELL} characters): leave its record out')
     writer.writerow(cells)
-  try:
-    return _BOM * bom + text.getvalue().encode('utf-8')
-  except UnicodeEncodeError as e:
-    raise UserError(f'a text holds {e.object[e.start]!r}, half of a character: fix its record') \
-      from None
+  return _BOM * bom + text.getvalue().encode('utf-8')
 
 
 def _line_feeds(text: str) -> str:
@@ -194,7 +190,7 @@ def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
   for number, record in enumerate(read()):
     total, stratum = number + 1, _stratum(record)
     if not record.get('model'):
-      nameless.add(record['_where'].rpartition(':')[0])
+      nameless.add(re.sub(r'(:|, row |, entry )\d+$', '', record['_where']))
     if record['continuation'].strip():
       places[stratum].append(number)
       samples.setdefault(stratum, []).append(record.get('sample'))
@@ -212,19 +208,14 @@ def _stratum(record: Record) -> Stratum:
 
 
 def _take(
-  read: Callable[[], Iterable[Record]], total: int, drawn: Sequence[Mapping[int, Stratum]]
+  read: Callable[[], Iterable[Record]], drawn: Sequence[Mapping[int, Stratum]]
 ) -> list[list[Record]]:
   """The records of each draw, from a second reading."""
   found: list[list[Record]] = [[] for _ in drawn]
-  count, changed = 0, False
   for number, record in enumerate(read()):
-    count = number + 1
     for chosen, records in zip(drawn, found, strict=True):
       if number in chosen:
-        changed |= _stratum(record) != chosen[number] or not record['continuation'].strip()
         records.append(record)
-  if changed or count != total:
-    raise UserError('the record files changed while they were read: export again')
   return found
 
 
@@ -359,15 +350,9 @@ class ExportOptions:
   mask: bool = False  # show MASK for each sensitive token of any value, by the rule of S.S.c
 
   def __post_init__(self):
-    for name, least in (('annotators', 1), ('overlap', 1), ('items', 1), ('per_prefix', 1),
-                        ('seed', 0)):
-      if getattr(self, name) < least:
-        raise UserError(f'--{name} must be at least {least}, not {getattr(self, name)}')
     if self.overlap > self.annotators:
       raise UserError(f'--overlap={self.overlap} needs as many annotators, not '
                       f'--annotators={self.annotators}')
-    if self.text not in SCORED_TEXTS:
-      raise UserError(f"--text must be {' or '.join(SCORED_TEXTS)}, not '{self.text}'")
     if self.mask and 'relevance' in self.tasks:
       raise UserError('relevance asks about the word that --mask hides: export with '
                       '--task=sentiment, or without --mask')
@@ -436,7 +421,7 @@ def _make_key(
   else:
     drawn = [draw_stratified(strata, options.items, (
       options.seed, _PURPOSE['draw'], ord(task.letter))) for task in tasks]
-  records = _take(read, strata.total, drawn)
+  records = _take(read, drawn)
   annotators = [f'a{i:02d}' for i in range(1, options.annotators + 1)]
   key = {
     'kind': KIND, 'schema': SCHEMA, 'fairjax': fairjax.__version__,

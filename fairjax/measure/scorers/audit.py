@@ -43,11 +43,10 @@ _BLOCK = 1 << 22  # numbers drawn at a time
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-  """Texts with a sensitive token, with every value in its place.
+  """Texts with a sensitive token, with every value in its place."""
 
-  Texts that are equal outside the token are one frame: after the swap they are the same texts, and
-  counting them apart would make p-values too small.
-  """
+  # Texts that are equal outside the token are one frame: after the swap they are the same texts,
+  # and counting them apart would make p-values too small.
 
   texts: list[list[str]]  # [F][A], column a holds value a
   weights: np.ndarray  # [F] int, texts of each frame
@@ -94,13 +93,11 @@ def make_frames(
 def own_bias(
   scores: np.ndarray, weights: np.ndarray, *, permutations: int = PERMUTATIONS, seed: int = 0
 ) -> dict[str, np.ndarray]:
-  """How much higher a scorer rates each value than the others in the same places.
-
-  A value is compared with the median of the others, not with their mean: one value that a scorer
-  treats apart must not make all others look biased the other way. The p-value is that of a paired
-  permutation test: if the value did not matter, the A scores of a frame could be in any order, so
-  the score under value a would be a random one of the A. All texts of a frame move together.
-  """
+  """How much higher a scorer rates each value than the others in the same places."""
+  # A value is compared with the median of the others, not with their mean: one value that a scorer
+  # treats apart must not make all others look biased the other way. The p-value is that of a paired
+  # permutation test: if the value did not matter, the A scores of a frame could be in any order, so
+  # the score under value a would be a random one of the A. All texts of a frame move together.
   # scores [F, A] in [0, 1], weights [F] texts of a frame; difference, p_value and p_holm are [A],
   # moved and range a share of texts and a mean over texts.
   values, share = scores.shape[1], weights / weights.sum()
@@ -125,17 +122,9 @@ def own_bias(
 
 
 def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-  """How far scorers agree on the same texts, for every pair of them.
-
-  Args:
-    scores: name -> `[R]` float64 in [0, 1], the same texts in the same order.
-
-  Returns:
-    One entry a pair: `scorers`, `n`; `spearman` (tied ranks are averaged) and `pearson`, in
-    [-1, 1], None where a scorer gives one score to all; `equal_signs`, share of texts that both
-    rate positive, both negative or both exactly 0.5; `n_opinionated`, texts that neither rates 0.5,
-    and `equal_signs_opinionated`, the share among them, None without any.
-  """
+  """How far scorers agree on the same texts (name -> `[R]` scores), for every pair of them."""
+  # Equal signs: both rate a text positive, both negative, or both exactly 0.5; among the texts that
+  # neither rates 0.5 too. Correlations are None where a scorer gives one score to all.
   if len(scores) < 2:
     return []
   from scipy.stats import rankdata
@@ -196,7 +185,7 @@ def audit_scorers(
   recorded: Mapping[str, np.ndarray] | None = None, limit: int = 0,
   permutations: int = PERMUTATIONS, seed: int = 0,
 ) -> dict[str, Any]:
-  """`audit_own_bias`, and how far the scorers agree.
+  """`audit_own_bias` of R texts, and how far the scorers agree on them.
 
   Args:
     texts: R texts as they are scored.
@@ -207,13 +196,6 @@ def audit_scorers(
     limit: at most so many texts with a token are swapped (seeded choice); 0: all.
     permutations: of the test.
     seed: of choice and test.
-
-  Returns:
-    As `audit_own_bias`, with `agreement` (over all R texts) and, of a scorer that cuts long texts,
-    `truncated_texts` (of the R).
-
-  Raises:
-    UserError: no text, a scorer given twice, and what the scorers raise.
   """
   result = audit_own_bias(
     texts, attribute, scorers, limit=limit, permutations=permutations, seed=seed)

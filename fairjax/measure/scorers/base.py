@@ -32,11 +32,10 @@ class Scorer(Protocol):
   """What a text scorer has.
 
   One that does not read long texts to their end also has `max_length`, in tokens, and
-  `count_truncated(texts)`: how many of them are longer. One that cannot take half a character (a
-  lone surrogate) and reads another sign for it has `count_repaired(texts)`. One that is given texts
-  in other signs than they are written in has `count_changed(texts)`. One that asks for money has
-  `paid` = True. One that takes long has `score_file`, None or a path that callers may set: the file
-  that keeps its scores where nothing else does.
+  `count_truncated(texts)`: how many of them are longer. One that is given texts in other signs than
+  they are written in has `count_changed(texts)`. One that asks for money has `paid` = True. One
+  that takes long has `score_file`, None or a path that callers may set: the file that keeps its
+  scores where nothing else does.
 
   Attributes:
     name: short name, used in file names and tables.
@@ -87,14 +86,7 @@ class OpinionScorer:
   def from_lexicon_files(
     cls, positive: str | os.PathLike, negative: str | os.PathLike
   ) -> 'OpinionScorer':
-    """Reads two word lists in the format of Hu and Liu (2004).
-
-    One word a line, UTF-8; empty lines and lines that start with `;` are skipped.
-
-    Raises:
-      UserError: a file is missing, not UTF-8 or without words, or a line holds several words; the
-        message names file and line.
-    """
+    """Reads two word lists in the format of Hu and Liu (2004)."""
     return cls(read_lexicon(positive), read_lexicon(negative))
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
@@ -107,11 +99,7 @@ class OpinionScorer:
     return scores
 
   def count(self, text: str) -> tuple[int, int]:
-    """Positive and negative opinion words of one text.
-
-    >>> OpinionScorer(['first-rate', 'good'], ['bad']).count('First-rate, good-bad.')
-    (2, 1)
-    """
+    """How many positive and negative opinion words one text has."""
     counts = collections.Counter()
     for token in _COMPOUND.findall(_plain(text)):
       sign = self.lexicon.get(token)
@@ -159,15 +147,9 @@ class VaderScorer:
 
 
 class TextBlobScorer:
-  """TextBlob's polarity (package textblob): (polarity + 1) / 2.
-
-  The mean valence of the words of its lexicon (De Smedt and Daelemans 2012, "Pattern for Python"),
-  with negations and intensifiers. Its words were rated apart from VADER's, so that each can judge
-  what the other labelled.
-
-  Attributes:
-    lexicon: word -> valence, from -1 to 1.
-  """
+  """TextBlob's polarity (package textblob): (polarity + 1) / 2."""
+  # Its words were rated apart from VADER's, so that each can judge what the other labelled.
+  # `lexicon`: word -> valence, from -1 to 1 (De Smedt and Daelemans 2012, "Pattern for Python").
 
   name = 'textblob'
 
@@ -250,26 +232,17 @@ def count_truncated(scorer: object, texts: Sequence[str]) -> int | None:
 
 
 def count_rewritten(scorer: Scorer | RecordedScorer, texts: Sequence[str]) -> dict[str, int]:
-  """`truncated_texts`, `repaired_texts`, `changed_texts`: what a scorer reads otherwise.
-
-  Only what the scorer counts at all (see `Scorer`).
-  """
-  return {f'{name}_texts': count(texts) for name in ('truncated', 'repaired', 'changed')
+  """`truncated_texts` and `changed_texts`, as far as the scorer counts them."""
+  return {f'{name}_texts': count(texts) for name in ('truncated', 'changed')
           if (count := getattr(scorer, f'count_{name}', None)) is not None}
 
 
 def sensitive_lexicon_words(
   scorer: Scorer | RecordedScorer, attribute: Attribute
 ) -> list[dict[str, Any]]:
-  """Words of the attribute's sensitive tokens that move the scorer by themselves (H-16).
-
-  "cleaner" is a positive opinion word: a continuation that repeats it scores higher for the word
-  alone. Each word of a token of several words is looked up, and the parts of a compound where the
-  scorer counts them.
-
-  Returns:
-    One `{'value', 'word', 'valence'}` each; empty for a scorer without a `lexicon`.
-  """
+  """Words of the attribute's sensitive tokens that move the scorer by themselves (H-16)."""
+  # "cleaner" is a positive opinion word: a continuation that repeats it scores higher for the word
+  # alone.
   lexicon = getattr(scorer, 'lexicon', {})
   found = []
   for value in attribute.values:

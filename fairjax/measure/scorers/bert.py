@@ -22,18 +22,9 @@ _OTHER_HEADS = ('ForTokenClassification', 'ForMultipleChoice', 'ForQuestionAnswe
 
 
 class BertScorer:
-  """Expected sentiment under a sequence classifier.
-
-  The score is the sum over the classes of probability times value. With two classes, negative and
-  positive, it is p(positive); with five the values are 0, 1/4, 1/2, 3/4 and 1.
-
-  Attributes:
-    name: `bert-FOLDER-` and six digits of the fingerprint; used in file names.
-    weights: digest of the model's weights, whatever the dtype and the directory.
-    values: class -> value in [0, 1], in the order of the model's classes.
-    max_length: tokens that are read of a text; `count_truncated` says how many texts are longer.
-    score_file: file that keeps scores where a caller names no other (`score_texts`); None: none.
-  """
+  """Expected sentiment under a sequence classifier: the sum over classes of probability x value."""
+  # With two classes, negative and positive, it is p(positive); with five the values are 0, 1/4,
+  # 1/2, 3/4 and 1. `weights` is a digest that depends neither on the dtype nor on the directory.
 
   def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
                dtype: str = 'float32', mesh: 'Mesh | None' = None, batch_tokens: int | None = None):
@@ -58,10 +49,7 @@ class BertScorer:
 
   @classmethod
   def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
-    """Makes it from `DIR` or `DIR#CLASS=VALUE,CLASS=VALUE`; see `__init__`.
-
-    `dtype=bfloat16` after the `#`, alone or first among the classes, is the dtype.
-    """
+    """Makes it from `DIR`, `DIR#CLASS=VALUE,...` or `DIR#dtype=bfloat16,CLASS=VALUE,...`."""
     directory, _, mapping = name.partition('#')
     first, _, others = mapping.partition(',')
     if not first.startswith('dtype='):
@@ -97,11 +85,6 @@ class BertScorer:
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many texts have more tokens than the model reads; their end is not scored."""
     return self._texts.count(texts)
-
-  def count_repaired(self, texts: Sequence[str]) -> int:
-    """How many texts hold half a character, which is read as U+FFFD."""
-    from fairjax.pretrained.tokens import is_broken
-    return sum(map(is_broken, texts))
 
   def _encode(self, texts: Sequence[str]):
     from fairjax.pretrained import encode_texts

@@ -32,14 +32,9 @@ def score_records(
   path: str | os.PathLike | None = None, *, scored: str = 'continuation',
   log: Callable[[str], None] | None = None,
 ) -> np.ndarray:
-  """Scores R records: `[R]` float64 in [0, 1]; arguments and errors as of `score_texts`.
+  """Scores R records (mappings): `[R]` float64 in [0, 1]; see `score_texts`.
 
-  Args:
-    records: mappings with `prefix` and `continuation` (for recorded scores, `scores`).
-    scorer: text scorer, or scores of the records themselves (these are not written to the file).
-    path: score file.
-    scored: 'continuation' or 'prefix+continuation' (H-02).
-    log: gets lines of progress.
+  `scored`: 'continuation' or 'prefix+continuation' (H-02).
   """
   if isinstance(scorer, RecordedScorer):
     return scorer.score_records(records)
@@ -137,7 +132,6 @@ def _log_scored(scorer: Scorer, texts: list[str], log: Callable[[str], None]) ->
   counts = count_rewritten(scorer, texts)
   for name, how in (
       ('truncated_texts', 'are longer than the {} tokens it reads; their end is not scored'),
-      ('repaired_texts', 'hold half a character, read as U+FFFD'),
       ('changed_texts', 'have typographic apostrophes, quotes or dots; it got plain ones')):
     if name == 'truncated_texts' and name in counts or counts.get(name):
       log(f'{scorer.name}: {counts[name]} of {len(texts)} texts '
@@ -145,10 +139,7 @@ def _log_scored(scorer: Scorer, texts: list[str], log: Callable[[str], None]) ->
 
 
 class ScoreFile(JsonLines):
-  """Scores of texts under one scorer: digest of a text -> score in [0, 1]. Threads may share it.
-
-  `again` says how to go on where the file is damaged or of another scorer.
-  """
+  """Scores of texts under one scorer: digest of a text -> score in [0, 1]. Threads may share it."""
 
   def __init__(self, path: str | os.PathLike, scorer: Scorer, *, again: str = _AGAIN,
                sync_seconds: float = 0.0):

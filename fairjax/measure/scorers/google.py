@@ -27,6 +27,7 @@ if TYPE_CHECKING:
   from google.cloud.language_v1 import AnalyzeSentimentRequest, LanguageServiceClient
 
 KEY_VARIABLE = 'FAIRJAX_GOOGLE_API_KEY'
+_LANGUAGE = 'en'  # of the texts; the service does not guess it
 REQUESTS_PER_MINUTE = 600  # the default quota, https://cloud.google.com/natural-language/quotas
 MOST_REFUSED = 20  # texts; with more than that the reason is not in single texts
 
@@ -45,7 +46,6 @@ class GoogleScorer:
     client: `LanguageServiceClient`; None makes one from the API key in the environment variable
       FAIRJAX_GOOGLE_API_KEY or from Google's application-default credentials.
     endpoint: host of another region, e.g. 'eu-language.googleapis.com'; '' is Google's default.
-    language: of the texts; the service does not guess it.
     requests_per_minute: of all threads together, retries included.
     workers: requests under way at a time.
     timeout: seconds for one request.
@@ -65,15 +65,15 @@ class GoogleScorer:
 
   def __init__(
     self, cache: str | os.PathLike, *, client: 'LanguageServiceClient | None' = None,
-    endpoint: str = '', language: str = 'en', requests_per_minute: float = REQUESTS_PER_MINUTE,
-    workers: int = 8, timeout: float = 30.0, deadline: float = 300.0,
-    pause: tuple[float, float] = (0.5, 10.0), log: Callable[[str], None] | None = None,
+    endpoint: str = '', requests_per_minute: float = REQUESTS_PER_MINUTE, workers: int = 8,
+    timeout: float = 30.0, deadline: float = 300.0, pause: tuple[float, float] = (0.5, 10.0),
+    log: Callable[[str], None] | None = None,
   ):
     if not requests_per_minute > 0:
       raise UserError('google scorer: requests_per_minute must be above 0, not '
                       f'{requests_per_minute}')
-    self.cache, self.language, self.requests = cache, language, 0
-    content = json.dumps(['google', 'v1 analyzeSentiment, document score', language])
+    self.cache, self.requests = cache, 0
+    content = json.dumps(['google', 'v1 analyzeSentiment, document score', _LANGUAGE])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
     self._secret = read_secret(KEY_VARIABLE)
     self._client = _make_client(self._secret, endpoint) if client is None else client
@@ -86,9 +86,7 @@ class GoogleScorer:
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]; equal texts are sent once.
 
-    Raises:
-      UserError: quota used up, service not reachable, an answer that is no sentiment, texts that
-        were refused, or the file is unusable. What was scored is kept in the file.
+    After any error what was scored is kept in the file.
     """
     digests = [text_digest(text) if text.strip() else None for text in texts]
     wanted = {d: t for d, t in zip(digests, texts, strict=True) if d is not None}
@@ -149,7 +147,7 @@ class GoogleScorer:
       request = language_v1.AnalyzeSentimentRequest(
         document=language_v1.Document(
           content=text.encode('utf-8'), type_=language_v1.Document.Type.PLAIN_TEXT,
-          language=self.language),
+          language=_LANGUAGE),
         encoding_type=language_v1.EncodingType.UTF32)
     except UnicodeEncodeError:  # a lone surrogate cannot be sent
       raise _Failed('not valid Unicode', one_text=True) from None

@@ -35,22 +35,8 @@ TIMEOUT = 30.0
 def fetch_lexicon(
   directory: str | os.PathLike, *, url: str = URL
 ) -> tuple[pathlib.Path, pathlib.Path]:
-  """Fetches the lexicon and writes `positive-words.txt` and `negative-words.txt`.
-
-  Both lists are checked before either is written. Lists that are there already and are the right
-  ones are left alone, without the network.
-
-  Args:
-    directory: folder to write to; made if missing.
-    url: of a zip archive that holds the two lists, https only; a mirror is held to the same hashes.
-
-  Returns:
-    The two paths, positive first: what `load_scorer(lexicon=...)` takes.
-
-  Raises:
-    UserError: no network, an answer that is not the lexicon (hashes are named), one that is too
-      large, or a file in the folder that is something else.
-  """
+  """Fetches the lexicon and writes `positive-words.txt` and `negative-words.txt`; their paths."""
+  # Both lists are checked before either is written; right ones that are there are left alone.
   directory = pathlib.Path(directory)
   paths = (directory / FILES[0], directory / FILES[1])
   there = [check_place(path) for path in paths if path.exists()]
@@ -74,11 +60,7 @@ def fetch_lexicon(
 
 
 def lexicon_files(paths: Sequence[str | os.PathLike]) -> tuple[pathlib.Path, ...]:
-  """Files of a `--lexicon`: the two lists of a folder, or the file itself.
-
-  Raises:
-    UserError: a folder without the lists.
-  """
+  """Files of a `--lexicon`: the two lists of a folder, or the file itself."""
   found = []
   for path in map(pathlib.Path, paths):
     if not path.is_dir():
@@ -136,7 +118,7 @@ def _check(content: bytes, name: str, what: str) -> None:
 
 
 def read_lexicon(path: str | os.PathLike) -> list[str]:
-  """Words of a list in the format of Hu and Liu (2004); see `OpinionScorer.from_lexicon_files`."""
+  """Words of a UTF-8 list, one a line; lines that are empty or begin with `;` are skipped."""
   words = []
   for number, line in enumerate(read_text_lines(path, what='lexicon'), 1):
     text = line.strip()
