@@ -189,7 +189,7 @@ class Words:
 
 
 def test_log_probs_are_those_of_a_whole_pass():
-  params = make_params()
+  params = make_params(CONFIG)
   prefixes = [Prefix(t, a, 'w ' * (t + 2 * a) + 'xyz'[a]) for t in range(2) for a in range(3)]
   found = next_token_log_probs(params, TransformerXLDecoder(CONFIG), Words(), prefixes)
   assert [x.shape for x in found] == [(3, 10), (3, 10)]

@@ -123,7 +123,7 @@ def read_by_segments(params, tokens, *, memory_len, segment):
 
 
 def test_perplexity_carries_memory_of_the_asked_length(monkeypatch, tmp_path):
-  params, segment = make_params(), 4
+  params, segment = make_params(CONFIG), 4
   tokens = np.random.default_rng(0).integers(2, 12, 13)
 
   def eval_batches(store, *, batch_size, segment_len, start_ids):
