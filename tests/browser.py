@@ -29,18 +29,11 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-  """Path of an installed Chromium or Chrome."""
   return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
 class Browser:
-  """One page in one browser.
-
-  Args:
-    folder: for the profile, removed with the test's other files.
-    width: of the window, CSS pixels.
-    height: of the window.
-  """
+  """One page in one browser, whose profile is in `folder`; sizes in CSS pixels."""
 
   def __init__(self, folder: pathlib.Path, *, width: int = 1200, height: int = 900):
     to_browser, self._in = os.pipe()
@@ -78,7 +71,6 @@ class Browser:
         return answer['result']
 
   def _read(self, seconds: float = 60) -> dict:
-    """The next message; events are kept."""
     end = time.monotonic() + seconds
     while b'\0' not in self._buffer:
       ready, _, _ = select.select([self._out], [], [], max(0, end - time.monotonic()))
@@ -92,7 +84,6 @@ class Browser:
     return message
 
   def open(self, url: str) -> None:
-    """Loads a page and waits until it is loaded."""
     before = len(self.events)
     self.call('Page.navigate', url=url)
     while not any(e['method'] == 'Page.loadEventFired' for e in self.events[before:]):
@@ -106,7 +97,6 @@ class Browser:
     return result['result'].get('value')
 
   def until(self, condition: str, seconds: float = 30) -> None:
-    """Waits for a condition in the page."""
     end = time.monotonic() + seconds
     while not self.js(condition):
       assert time.monotonic() < end, f'never came true: {condition}'
@@ -130,14 +120,12 @@ class Browser:
       self.call('Input.dispatchMouseEvent', type=kind, x=x, y=y, button='left', clickCount=1)
 
   def press(self, key: str) -> None:
-    """Presses and releases a key of `KEYS`."""
     for kind in ('keyDown', 'keyUp'):
       text = {'text': '\r'} if key == 'Enter' and kind == 'keyDown' else {}
       self.call('Input.dispatchKeyEvent', type=kind, key=key, code=key,
                 windowsVirtualKeyCode=KEYS[key], **text)
 
   def type(self, text: str) -> None:
-    """Types text into what has the focus."""
     self.call('Input.insertText', text=text)
 
   def resize(self, width: int, height: int) -> None:
@@ -146,23 +134,19 @@ class Browser:
               deviceScaleFactor=1, mobile=width < 600)
 
   def scheme(self, name: str) -> None:
-    """Sets `prefers-color-scheme`: light or dark."""
     self.call('Emulation.setEmulatedMedia',
               features=[{'name': 'prefers-color-scheme', 'value': name}])
 
   def screenshot(self, path: pathlib.Path, *, whole: bool = True) -> None:
-    """Writes a PNG of the page, or of the window."""
     data = self.call('Page.captureScreenshot', captureBeyondViewport=whole)['data']
     path.write_bytes(base64.b64decode(data))
 
   def pdf(self) -> bytes:
-    """The page as it is printed on A4."""
     printed = self.call('Page.printToPDF', paperWidth=8.27, paperHeight=11.69)
     return base64.b64decode(printed['data'])
 
   @property
   def requests(self) -> list[str]:
-    """Every address that was asked for so far."""
     return [e['params']['request']['url'] for e in self.events
             if e['method'] == 'Network.requestWillBeSent']
 
@@ -173,7 +157,6 @@ class Browser:
     return [json.dumps(e['params']) for e in self.events if e['method'] in kinds]
 
   def close(self) -> None:
-    """Ends the browser and its children."""
     try:
       os.killpg(self._process.pid, signal.SIGKILL)
     except ProcessLookupError:

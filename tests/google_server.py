@@ -115,7 +115,6 @@ class _Handler(grpc.GenericRpcHandler):
 
 
 def quota_status(limit: str) -> status_pb2.Status:
-  """A 429 with the details that Google sends."""
   detail = AnyMessage()
   detail.Pack(error_details_pb2.ErrorInfo(
     reason='RATE_LIMIT_EXCEEDED', domain='googleapis.com',
@@ -126,7 +125,6 @@ def quota_status(limit: str) -> status_pb2.Status:
 
 @contextlib.contextmanager
 def running(**arguments):
-  """A server for a `with` block."""
   server = Server(**arguments)
   try:
     yield server

@@ -45,7 +45,6 @@ def run(
 
 
 def main() -> int:
-  """Returns the exit code."""
   processes.start(sys.argv[1])
   models = SharedModels()
   run(models, pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), together=True)

@@ -34,7 +34,6 @@ TINY64 = dataclasses.replace(TINY, dtype='float64')
 
 
 def tiny(**changes):
-  """The tiny float64 config with changes."""
   return dataclasses.replace(TINY64, **changes)
 
 
@@ -74,6 +73,13 @@ def random_memory(config, batch_size, lengths, seed=2):
   return memory.replace(hidden=hidden, length=jnp.asarray(lengths, jnp.int32))
 
 
+def value_and_gradients(attention, arrays, length):
+  """The output and the gradients of every array under an uneven cotangent."""
+  out, vjp = jax.vjp(lambda *a: attention(*a, length), *arrays)
+  kind = jnp.promote_types(out.dtype, jnp.float32)
+  return out, *vjp(jnp.cos(jnp.arange(out.size, dtype=kind)).reshape(out.shape).astype(out.dtype))
+
+
 def layer_norm(x, scale, bias):
   mean = x.mean(-1, keepdims=True)
   variance = ((x - mean) ** 2).mean(-1, keepdims=True)
@@ -82,7 +88,6 @@ def layer_norm(x, scale, bias):
 
 
 def _attention(config, w, u, v, x, memory, length):
-  """All pairs of positions, explicitly."""
   source = jnp.concatenate([memory, x], axis=1)
   if config.norm == 'pre':
     source = layer_norm(source, w['attention_norm_scale'], w['attention_norm_bias'])

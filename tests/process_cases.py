@@ -119,8 +119,6 @@ class Words:
 
 
 class SharedFeed(ArrayFeed):
-  """Each process gets its rows of the same batches."""
-
   def train(self, *arguments, **options):
     return own_rows(super().train(*arguments, **options))
 
@@ -129,7 +127,6 @@ class SharedFeed(ArrayFeed):
 
 
 def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=None) -> None:
-  """All stages and the samples of the baseline."""
   mesh = make_mesh(mesh or MeshConfig(), devices)
   with StopSignal().installed() as stop:
     curriculum = Curriculum(
@@ -144,7 +141,6 @@ def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=No
 
 
 def main() -> int:
-  """Returns the exit code."""
   processes.start(sys.argv[1])
   try:
     run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True),

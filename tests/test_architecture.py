@@ -31,7 +31,6 @@ def definitions(node: ast.AST, *, public: bool) -> Iterator[tuple[ast.AST, bool]
 
 
 def setup_argument(name: str):
-  """The literal value of a keyword of `setup(...)` in setup.py."""
   for node in ast.walk(parse(ROOT / 'setup.py')):
     if isinstance(node, ast.Call) and ast.unparse(node.func) == 'setup':
       return ast.literal_eval(next(k.value for k in node.keywords if k.arg == name))

@@ -125,7 +125,6 @@ def test_every_verb_has_an_example_that_is_run():
 
 
 def make_inputs(folder, repository):
-  """What the examples name."""
   (folder / 'configs').symlink_to(repository / 'configs')
   (folder / 'tests').symlink_to(repository / 'tests')
   write_records(folder / 'generations.jsonl', 'gpt2')
@@ -189,7 +188,6 @@ def prepare(verb, folder):
 
 
 def give(verb, folder):
-  """Runs an example in the folder."""
   program, *words = shlex.split(EXAMPLES[verb])
   assert program == 'fairjax'
   at = words.index('--') if '--' in words else len(words)
@@ -205,7 +203,6 @@ def give(verb, folder):
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory, repository, one_device):
-  """Command -> outcome of its example."""
   folder = tmp_path_factory.mktemp('examples')
   make_inputs(folder, repository)
   found = {}

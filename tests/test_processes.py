@@ -26,7 +26,6 @@ STAGES = ('lm', 'sentiment', 'debias/country-sentiment-5')
 
 @pytest.fixture(scope='module')
 def single(tmp_path_factory):
-  """The workdir of one process with one device."""
   workdir = tmp_path_factory.mktemp('single')
   process_cases.run(workdir, lambda line: None, devices=jax.devices()[:1])
   return workdir
@@ -50,7 +49,6 @@ def start(tmp_path_factory, repository):
 
 
 def wait_for(process, words):
-  """Reads what a process prints up to a line with these words."""
   for line in process.stdout:
     if words in line:
       return
@@ -136,7 +134,6 @@ def split(tmp_path_factory, start):
 
 
 def left_bits(workdir):
-  """Digests of the parameters, metrics and records as the run left them."""
   return [((workdir / stage / 'metrics.jsonl').read_bytes(), read_done(workdir / stage)['digest'])
           for stage in STAGES] + [sorted(gzip.open(workdir / 'records.jsonl.gz', 'rt'))]
 

@@ -116,8 +116,6 @@ def test_json_on_stdout_stays_json_beside_a_bar(tmp_path):
 
 
 class Clock:
-  """Time that passes when the test says so."""
-
   def __init__(self):
     self.now = 100.0
 

@@ -148,7 +148,6 @@ def planted(n, seed):
 
 @pytest.fixture
 def folder(tmp_path_factory, repository, one_device):
-  """What a reader of the README would have at hand."""
   folder = tmp_path_factory.mktemp('readme')
   for name in ('configs', 'docs', 'tests'):
     (folder / name).symlink_to(repository / name)
@@ -178,7 +177,6 @@ def folder(tmp_path_factory, repository, one_device):
 
 
 def key_of(line):
-  """The longest entry of the tables that a command begins with."""
   words = line.removeprefix('fairjax ')
   return max((key for key in MORE | NOT_HERE if words.startswith(key)), key=len, default=None)
 

@@ -272,7 +272,6 @@ AWKWARD = [
 
 @pytest.fixture(scope='module', params=KINDS)
 def tokenized(request, tmp_path_factory):
-  """A vocabulary of each kind of tokenizer, and the tokenizer itself."""
   folder = tmp_path_factory.mktemp(request.param)
   tokenizer = write_tokenizer(folder, request.param)
   return load_vocabulary(folder), tokenizer
@@ -394,7 +393,6 @@ RENDERED = """<|endoftext|><system>Answer "é" {"a": "é<"}
 
 @pytest.fixture
 def chat_folder(tmp_path):
-  """A byte-level tokenizer with a chat template."""
   pytest.importorskip('jinja2')
   write_tokenizer(tmp_path, 'byte_level')
   (tmp_path / 'config.json').write_text(json.dumps({'vocab_size': 512, 'eos_token_id': 0}))

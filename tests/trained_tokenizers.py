@@ -69,7 +69,6 @@ KINDS = {
 
 
 def write_tokenizer(folder, kind):
-  """Trains a tokenizer and saves its `tokenizer.json` in a folder."""
   tokenizer = KINDS[kind]()
   tokenizer.save(str(folder / 'tokenizer.json'))
   return tokenizer

@@ -112,7 +112,6 @@ def _no_key(monkeypatch):
 
 @pytest.fixture
 def ask(server, attribute_file, tmp_path):
-  """Samples from the server into `g.jsonl`; returns the records and the lines of the log."""
   def run(*, samples=5, rewordings=False, prices=None, **changes):
     said, output = [], tmp_path / 'g.jsonl'
     endpoint = Endpoint(**{'url': server.url, 'model': 'm', 'pause': (0.001, 0.002)} | changes)

@@ -47,7 +47,6 @@ def same(a, b):
 
 
 def full(samples=3):
-  """Samples of every value in one template, with scores."""
   random = np.random.default_rng(0)
   return [BASE | {'value': v.text, 'subgroup': v.subgroup, 'sample': s, 'model': 'm',
                   'prefix': COUNTRY.prefix(0, i), 'scores': {'mine': float(random.random())},
@@ -207,8 +206,6 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
 
 
 class LengthEncoder:
-  """Vectors by the length of a text."""
-
   name, fingerprint = 'minilm', 'lengths'
 
   def encode(self, texts):

@@ -98,7 +98,6 @@ def _main_inputs(dtype):
 
 
 def _keep(rate):
-  """The dropout of the whole segment."""
   return attention_keep(SEED, jnp.broadcast_to(jnp.arange(T)[None], (B, T)), num_heads=N,
                         num_columns=S, rate=rate)
 

@@ -22,6 +22,7 @@ from fairjax.model.attention_kernel import (
 )
 
 N, B, H = 2, 3, 8
+_value_and_gradients = oracle.value_and_gradients
 
 
 def _arrays(segment_len, memory_len, dtype=jnp.float32):
@@ -35,13 +36,6 @@ def _arrays(segment_len, memory_len, dtype=jnp.float32):
 
 def _reference(query, key_value, *rest):
   return relative_attention(query, key_value[0], key_value[1], *rest)
-
-
-def _value_and_gradients(attention, arrays, length):
-  """The output and the gradients of every array under an uneven cotangent."""
-  out, vjp = jax.vjp(lambda *a: attention(*a, length), *arrays)
-  cotangent = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
-  return out, *vjp(cotangent.astype(out.dtype))
 
 
 def _errors(ours, expected):
@@ -92,7 +86,6 @@ def _joint(segment_len, **options):
 
 
 def _separate(segment_len):
-  """Whole scores of the segment, and `branch_attention`."""
   def run(query, key_value, relative, u, v, length, *, start):
     row, own = jnp.split(key_value, [key_value.shape[3] - query.shape[2] + segment_len], axis=3)
     further, near = jnp.split(relative, [relative.shape[1] - row.shape[3]], axis=1)
@@ -339,7 +332,6 @@ print(json.dumps({
 
 
 def _compile(run_with_libtpu, topology, dtype, sizes):
-  """What the compiler says of T, M, H, K and P."""
   done = run_with_libtpu('-c', CODE, topology, dtype, *map(str, sizes))
   assert done.returncode == 0, done.stderr[-2000:]
   return json.loads(done.stdout.splitlines()[-1])

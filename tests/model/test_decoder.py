@@ -24,7 +24,6 @@ def float64():
 
 @pytest.fixture(scope='module', params=FAMILIES)
 def published(request):
-  """(model in float64, parameters, expected arrays) of one family."""
   expected = dict(np.load(GOLDEN / request.param / 'expected.npz'))
   tensors = load_file(GOLDEN / request.param / 'model.safetensors')
   return *golden_decoder(request.param), expected | {'tensors': tensors}
@@ -77,7 +76,6 @@ def test_published_tensors_come_back_unchanged(published):
 
 
 def losses(model, params, tokens, branches, states):
-  """Likelihood and fairness loss; `states` gives hidden states, and h-bar of both sides."""
   hidden, here, there = states(params)
   cosine = (here * there).sum(-1) / jnp.linalg.norm(here, axis=-1) / jnp.linalg.norm(there, axis=-1)
   fairness = jnp.where(branches.weight > 0, 1 - cosine, 0).sum()

@@ -37,13 +37,11 @@ def make_texts(*, lengths=(3, 5, 2), samples=2, new=9, size=6):
 
 @functools.partial(jax.jit, static_argnums=0)
 def step(config, params, tokens, memory):
-  """(The state after the tokens, their logits.)"""
   output = TransformerXL(config).apply({'params': params}, tokens, memory)
   return output.state, language_model(config).logits(params, output.hidden)
 
 
 def recomputed_logits(params, config, prefixes, lengths, continuations):
-  """One pass over every whole text, without a cache."""
   out = []
   texts = map(np.asarray, (prefixes, lengths, continuations))
   for row, length, samples in zip(*texts, strict=True):
@@ -146,7 +144,6 @@ def test_decoding_ends_when_told_to():
 
 
 def chunks_of(*sizes, seed=0):
-  """Chunks of one layer, [1, 2, 3, C, 4], full of numbers."""
   rng = np.random.default_rng(seed)
   return [decoding.Chunk(*[(jnp.asarray(rng.normal(size=(1, 2, 3, size, 4))),)] * 2)
           for size in sizes]

@@ -49,7 +49,6 @@ def test_neither_mask_is_kept_for_the_backward_pass():
 
 
 def plain_norm(x, scale, bias):
-  """The formula, for JAX to differentiate."""
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   centred = wide - wide.mean(-1, keepdims=True)
   normal = centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
@@ -116,7 +115,6 @@ def test_attend_has_the_gradients_of_its_formula(rate):
 
 @pytest.fixture
 def kernel_here(monkeypatch):
-  """Lets the TPU kernel run on this device."""
   monkeypatch.setattr(attention_paths, 'fused_attention', functools.partial(
     fused_attention, interpret=True))
 

@@ -320,7 +320,6 @@ def _narrow(x):
 
 
 def _expected(config, hidden, targets, read):
-  """Likelihoods [ROWS, TOKENS] and probabilities [ROWS, TOKENS, V] in float64."""
   logs = np.array([[_slow_log_probability(read, config, h) for h in row]
                    for row in np.asarray(hidden, np.float64)])
   return -np.take_along_axis(logs, np.asarray(targets)[..., None], -1)[..., 0], np.exp(logs)

@@ -13,7 +13,6 @@ from fairjax.model.causal_lm import join_rows, split_rows
 
 
 def _segments(model, params, tokens, memory, **kwargs):
-  """Reads tokens [B, X] segment after segment; returns all softmax inputs and the last memory."""
   apply = oracle.jit(lambda t, m: model.apply({'params': params}, t, m, **kwargs))
   hidden = []
   for start in range(0, tokens.shape[1], model.config.segment_len):
@@ -254,7 +253,6 @@ def _cosine(a, b):
 
 
 def _loss(params, hidden, h_bar, h_bar_branch, ends, targets, branches):
-  """Language model loss, fairness loss, and a term on the states that the softmax reads."""
   logits = hidden @ params['embedding'].T + params['softmax_bias'][None, None]
   nll = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).mean()
   fairness = (branches.weight * (1 - _cosine(h_bar, h_bar_branch))).sum()

@@ -16,7 +16,6 @@ ENCODER, MODELS = LOCK.with_name('encoder.txt'), LOCK.with_name('models.txt')
 
 
 def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
-  """(requirement, hashes) of every entry."""
   text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
   found = []
   for line in text.splitlines():
@@ -27,7 +26,6 @@ def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
 
 
 def environment(python: str) -> dict[str, str]:
-  """Markers of a TPU VM."""
   return default_environment() | {
     'python_version': python, 'python_full_version': f'{python}.1', 'sys_platform': 'linux',
     'platform_system': 'Linux', 'platform_machine': 'x86_64', 'os_name': 'posix',
@@ -35,7 +33,6 @@ def environment(python: str) -> dict[str, str]:
 
 
 def versions(python: str) -> dict[str, str]:
-  """Name -> version of what is installed on a TPU VM."""
   found = {}
   for requirement, _ in locked():
     if requirement.marker is None or requirement.marker.evaluate(environment(python)):

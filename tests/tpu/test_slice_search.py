@@ -106,7 +106,6 @@ def fake_compiler(activations, *, state=0, gathered=0):
 
 @pytest.fixture
 def faked(monkeypatch):
-  """Puts `fake_compiler` in place of the compiler, and returns what it sees."""
   def fake(*sizes, **more):
     fakes, seen = fake_compiler(*sizes, **more)
     monkeypatch.setattr(command, 'prepare_process', lambda: None)

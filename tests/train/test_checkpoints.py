@@ -32,7 +32,6 @@ MESH = make_mesh(MeshConfig(), jax.devices()[:1])
 
 
 def make_state(step, mesh=MESH, width=8):
-  """A state whose every number tells its step."""
   rng = np.random.default_rng(step)
   params = {'embedding': rng.normal(size=(16, width)).astype(np.float32),
             'layers': {'ff': rng.normal(size=(2, width, 4)).astype(jnp.bfloat16)}}

@@ -202,7 +202,6 @@ def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, da
 
 @pytest.fixture(scope='module')
 def interrupted(tmp_path_factory):
-  """A workdir in which step 1 stopped after 5 of 7 steps."""
   stop, workdir = DelayedStop(), tmp_path_factory.mktemp('interrupted')
 
   def interrupt(line):
@@ -305,8 +304,6 @@ def poison():
 @pytest.mark.tf
 @pytest.mark.usefixtures('poison')
 class TestSkippedUpdates:
-  """All on one poisoned program."""
-
   def test_updates_with_a_non_finite_loss_are_skipped_and_counted(self, tmp_path):
     lines = []
     found = _train(_curriculum(tmp_path, feed=FaultyFeed({1, 4, 5}), log=lines.append), 'lm')

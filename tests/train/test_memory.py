@@ -126,7 +126,6 @@ def test_the_line_is_the_compilers_and_the_step_is_not_compiled_again():
 
 @pytest.fixture
 def limit(monkeypatch):
-  """Sets what a device holds."""
   def set_limit(size):
     monkeypatch.setattr(memory, 'device_limit', lambda: size)
   return set_limit

@@ -132,7 +132,6 @@ def test_batches_states_branches_and_logits_have_the_sharding_of_their_rows(mode
 
 @pytest.fixture(scope='module')
 def single():
-  """Results on one device, by kind of step and model."""
   found = {}
 
   def get(kind, model):
