@@ -6,6 +6,7 @@ the fork; what a child does from there on is what a new process would do.
 
 import atexit
 import dataclasses
+import gc
 import hashlib
 import os
 import pathlib
@@ -69,6 +70,8 @@ def warm_up(*, quick: bool = False) -> None:
   import fairjax.run.labelling
   import fairjax.train  # noqa: F401
   plt.Figure.savefig = _write_digest
+  gc.freeze()  # no child walks, and so copies, what is here
+  gc.set_threshold(50_000, 20, 100)
   threads = os.listdir('/proc/self/task') if os.path.isdir('/proc/self/task') else [0]
   if len(threads) > 1:
     raise RuntimeError(f'{len(threads)} threads run before the fork')

@@ -340,7 +340,8 @@ def test_characters_without_a_piece_are_counted(tmp_path, nested):
 
 @pytest.mark.parametrize(('split', 'expected'), [
   ('valid', {'country': (8, 43), 'occupation': (33, 101), 'name': (32, 124)}),
-  ('test', {'country': (14, 49), 'occupation': (33, 98), 'name': (27, 127)}),
+  pytest.param('test', {'country': (14, 49), 'occupation': (33, 98), 'name': (27, 127)},
+               marks=pytest.mark.weekly),
 ])
 def test_real_text(tmp_path, split, expected):
   """Documents and mentions of WikiText-103, counted independently when the data was collected."""

@@ -262,7 +262,7 @@ def test_the_best_slope_is_that_of_a_count(tmp_path):
   for text, female, profession in zip(train.texts, train.female, train.professions, strict=True):
     counts[clue(text, female)][int(profession)] += 1
   predicted = np.array([
-    counts[clue(t, f)].most_common(1)[0][0] if counts[clue(t, f)] else 0
+    max(count, key=count.get) if (count := counts.get(clue(t, f))) else 0
     for t, f in zip(test.texts, test.female, strict=True)])
   cells = gaps(test.professions, predicted, test.female, len(bios.names))
   shares = female_shares(train.professions, train.female, len(bios.names))

@@ -375,9 +375,9 @@ def peak(folder, repository, documents, words):
 
 
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='reads /proc')
-def test_four_times_the_text_takes_no_more_memory(tmp_path, repository):
-  small, text = peak(tmp_path / 'small', repository, 1000, 400)
-  large, more_text = peak(tmp_path / 'large', repository, 2000, 800)
+def test_thirty_times_the_text_takes_no_more_memory(tmp_path, repository):
+  small, text = peak(tmp_path / 'small', repository, 50, 800)
+  large, more_text = peak(tmp_path / 'large', repository, 1500, 800)
   print(f'{text:,} bytes: {small:,}; {more_text:,} bytes: {large:,}')
   assert more_text - text > 24_000_000
   # The rest are tokens of a mapped file (2 bytes each, read once) and the table of documents.

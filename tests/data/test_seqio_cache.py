@@ -1,5 +1,6 @@
 """seqio's offline cache: our writer, and seqio's own job on Beam in an environment of its own."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -93,7 +94,10 @@ def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, ca
   assert len(list((tmp_path / 'cache').rglob('train.tfrecord-*'))) == 16  # the most
 
 
-def test_prepared_data_open_from_their_folder(tmp_path):
+def test_prepared_data_open_from_their_folder(tmp_path, monkeypatch):
+  import seqio
+
+  from fairjax.data import seqio_cache
   prepared = prepare(tmp_path)
   found = open_prepared(tmp_path / 'data')
   assert found.fingerprint == prepared.fingerprint and found.vocabulary == prepared.vocabulary
@@ -101,11 +105,10 @@ def test_prepared_data_open_from_their_folder(tmp_path):
   with pytest.raises(UserError, match='no finished data in .*run fairjax step data'):
     open_prepared(tmp_path)
   # seqio's job imports a module that registers the task.
-  code = ('import fairjax.data.seqio_cache, seqio; '
-          'print(seqio.get_mixture_or_task("fairjax_lines").name)')
-  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120,
-                        env=os.environ | {'FAIRJAX_CACHE_DATA': str(tmp_path / 'data')})
-  assert done.stdout == 'fairjax_lines\n', done.stderr
+  monkeypatch.setenv('FAIRJAX_CACHE_DATA', str(tmp_path / 'data'))
+  assert 'fairjax_lines' not in seqio.TaskRegistry.names()
+  importlib.reload(seqio_cache)
+  assert 'fairjax_lines' in seqio.TaskRegistry.names()
 
 
 def test_parts_are_read_alone(tmp_path):

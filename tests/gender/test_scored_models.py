@@ -1,6 +1,7 @@
 """One interface to masked and causal models, against the models themselves, one text at a time."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -66,12 +67,16 @@ def own(tmp_path_factory):
   return folder, model, params, vocabulary
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def scores_of_one(params, arch, ids):
+  hidden = encode(params, arch, ids, jnp.ones_like(ids, bool))
+  return jax.nn.log_softmax(mlm_logits(params, arch, hidden)[0])
+
+
 def slow_mlm(model, ids):
   """Log-probabilities `[n, V]` of one row."""
   raw = load_pretrained(model._model.directory, 'mlm')
-  ids = jnp.array([ids])
-  hidden = encode(raw.params, raw.arch, ids, jnp.ones_like(ids, bool))
-  return np.asarray(jax.nn.log_softmax(mlm_logits(raw.params, raw.arch, hidden)[0]))
+  return np.asarray(scores_of_one(raw.params, raw.arch, jnp.array([ids])))
 
 
 def test_masked_fills_are_the_best_pieces_at_the_mask(masked):
@@ -123,9 +128,10 @@ def test_masked_candidates_are_read_piece_by_piece(masked):
 def slow_gpt2(model, text):
   raw = load_pretrained(GOLDEN / 'gpt2', 'lm')
   ids = [0, *raw.tokenizer.encode(text, add_special_tokens=False).ids]
-  lm = DecoderModel(raw.arch)
-  hidden = lm.apply(raw.params, jnp.array([ids]), NoState()).hidden
-  return ids, np.asarray(jax.nn.log_softmax(lm.logits(raw.params, hidden)[0]))
+  lm, row = DecoderModel(raw.arch), np.zeros((1, 24), np.int32)
+  row[0, :len(ids)] = ids  # what comes after a text changes nothing in it
+  logits = jax.jit(lambda row: lm.logits(raw.params, lm.apply(raw.params, row, NoState()).hidden))
+  return ids, np.asarray(jax.nn.log_softmax(logits(row)[0, :len(ids)]))
 
 
 def test_causal_log_probs_are_sums_over_tokens(gpt2):
@@ -155,7 +161,7 @@ def test_a_model_trained_here(own):
   ids = [*vocabulary.start_ids, *vocabulary.encode(text)]
   assert len(ids) == 11
   xl = TransformerXL(config)
-  hidden = xl.apply({'params': params}, jnp.array([ids]), init_memory(config, 1)).hidden
+  hidden = jax.jit(xl.apply)({'params': params}, jnp.array([ids]), init_memory(config, 1)).hidden
   row = np.asarray(jax.nn.log_softmax(
     language_model(xl.config).logits(params, hidden)[0, :, :vocabulary.size]))
   slow = sum(row[i, ids[i + 1]] for i in range(len(ids) - 1))

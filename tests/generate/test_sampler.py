@@ -205,8 +205,8 @@ def exact_texts(params, prefix, length):
   texts = np.array(list(itertools.product(range(vocab), repeat=length)))
   whole = np.concatenate([np.tile(prefix, (len(texts), 1)), texts], axis=1)
   memory = init_memory(dataclasses.replace(CONFIG, memory_len=0), len(whole))
-  hidden = model.apply({'params': params}, jnp.asarray(whole), memory).hidden
-  logits = np.asarray(language_model(model.config).logits(params, hidden), np.float64)
+  logits = np.asarray(jax.jit(lambda params, text: language_model(model.config).logits(
+    params, model.apply({'params': params}, text, memory).hidden))(params, whole), np.float64)
   log_p = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
   start = len(prefix) - 1
   return np.exp(sum(log_p[np.arange(len(texts)), start + t, texts[:, t]] for t in range(length)))

@@ -36,8 +36,10 @@ def test_error_of_paired_models_is_the_slow_jackknife():
   assert found.difference == pytest.approx(found.new - found.old, abs=1e-15)
 
 
-@pytest.mark.parametrize('coupled', [False, True])
-@pytest.mark.parametrize('kind', ['binary', 'continuous'])
+@pytest.mark.parametrize(('kind', 'coupled'), [
+  ('binary', True), ('continuous', False),
+  *(pytest.param(*case, marks=pytest.mark.weekly)
+    for case in (('binary', False), ('continuous', True)))])
 def test_simulated_gates_err_as_documented(kind, coupled):
   # The table of docs/measures.md, smaller; each share may err once in 10,000.
   at = gates(kind, coupled=coupled, runs=80, samples=100, margin=true_rise(kind, coupled=coupled))

@@ -30,7 +30,9 @@ COLAB = {'python': '3.13', 'jax': '0.7.2', 'flax': '0.11.2', 'optax': '0.2.8',
 ABSENT = (*TENSORFLOW, 'clu', 'tensorboard', 'torch')
 # Runs before the first cell: the packages cannot be found, as where they are not installed.
 WITHOUT = f'''
-import sys
+import gc, sys
+
+gc.set_threshold(50_000, 20, 100)  # as in tests/conftest.py
 
 class Without:
   def __init__(self, finder):
@@ -252,6 +254,8 @@ def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
 
 def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
   assert quickstart.noise == []
+  figures = quickstart.folder / 'fairjax-quickstart' / 'report' / 'figures'
+  assert {p.suffix for p in figures.iterdir()} == {'.png', '.svg'}
   run = fairjax.run('tutorial:strength=0.9,samples=50,seed=0', log=lambda line: None,
                     workdir=quickstart.folder / 'fairjax-quickstart',
                     fields={'debias.variants': ('embedding:10',)})
