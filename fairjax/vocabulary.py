@@ -513,16 +513,10 @@ class TokenizerVocabulary(Vocabulary):
 
   def __init__(self, content: bytes, info: Mapping[str, Any] | None = None, *,
                tokenizer: Any = None):
-    """Takes a file and what others say.
+    """Takes a `tokenizer.json`, and it parsed if somebody did; `UserError` if it is no tokenizer.
 
-    Args:
-      content: of `tokenizer.json`.
-      info: `end_ids`, the one between documents first; `size`, the ids that the model has (without
-        it the tokenizer's); `start`, see `start_ids`; `chat`, where prompts are asked by it.
-      tokenizer: the same as `tokenizers.Tokenizer`, if it was parsed.
-
-    Raises:
-      UserError: the content is no tokenizer.
+    `info`: `end_ids`, the one between documents first; `size`, the ids that the model has (without
+    it the tokenizer's); `start`, see `start_ids`; `chat`, where prompts are asked by it.
     """
     self._tokenizer = parse_tokenizer(content) if tokenizer is None else tokenizer
     super().__init__(content, info)
@@ -533,18 +527,10 @@ class TokenizerVocabulary(Vocabulary):
            options: Mapping[str, Any] | None = None) -> 'TokenizerVocabulary':
     """Reads the tokenizer of a model's folder.
 
-    Args:
-      directory: with tokenizer.json, and config.json, generation_config.json,
-        tokenizer_config.json and special_tokens_map.json as far as there are any.
-      config: content of config.json; None reads the file.
-      content: of tokenizer.json; None reads the file.
-      start: begin every text with the end of another if the tokenizer begins it with nothing.
-      chat: ask by the chat template, of chat_template.jinja or tokenizer_config.json.
-      options: content of tokenizer_config.json; None reads the file.
-
-    Raises:
-      UserError: a file is damaged, or no id ends a text; with `chat`, there is no template, or it
-        fails.
+    `config`, `content` and `options` are the contents of config.json, tokenizer.json and
+    tokenizer_config.json where the folder has none. `start` begins every text with the end of
+    another if the tokenizer begins it with nothing; `chat` asks by the chat template. `UserError`:
+    a file is damaged, no id ends a text, or there is no template, or it fails.
     """
     directory = pathlib.Path(directory)
     path, where = directory / cls.filename, directory / 'config.json'
@@ -638,11 +624,7 @@ class TokenizerVocabulary(Vocabulary):
     return self.encode(self.chat_text(_REQUEST + text) + text)
 
   def chat_text(self, message: str) -> str:
-    """What a chat model reads of one message of the user, up to its answer.
-
-    Raises:
-      UserError: the template fails, or leaves the message out.
-    """
+    """What a chat model reads of one message of the user, up to its answer."""
     where = 'the chat template'
     remedy = ('correct it (chat_template.jinja or tokenizer_config.json), or ask without the chat '
               'template')
@@ -711,14 +693,7 @@ class TokenizerVocabulary(Vocabulary):
     return self._tokenizer.decode(ids, skip_special_tokens=True)
 
   def _checked(self, encodings: list[Any]) -> list[list[int]]:
-    for number, encoding in enumerate(encodings, 1):
-      if encoding.ids and max(encoding.ids) >= self.size:
-        token, i = next((t, i) for t, i in zip(encoding.tokens, encoding.ids, strict=True)
-                        if i >= self.size)
-        raise UserError(
-          f'text {number} of {len(encodings)} holds {token!r}, token {i} of the tokenizer, but the '
-          f'model has {self.size} embeddings: take the token out of the text, or give a model '
-          'whose embeddings were resized to its tokenizer (resize_token_embeddings)')
+    refuse_tokens_beyond(encodings, self.size, 'the model')
     return [encoding.ids for encoding in encodings]
 
   @functools.cached_property
@@ -731,6 +706,18 @@ class TokenizerVocabulary(Vocabulary):
       if i < self.size and i not in special:
         found[i] = to_bytes(piece)
     return found
+
+
+def refuse_tokens_beyond(encodings: Sequence[Any], size: int, where: str) -> None:
+  """Raises `UserError` if one of the encoded texts holds a token whose id is not below `size`."""
+  for number, encoding in enumerate(encodings, 1):
+    if encoding.ids and max(encoding.ids) >= size:
+      token, i = next((t, i) for t, i in zip(encoding.tokens, encoding.ids, strict=True)
+                      if i >= size)
+      raise UserError(
+        f'text {number} of {len(encodings)} holds {token!r}, token {i} of the tokenizer, but '
+        f'{where} has {size} embeddings: take the token out of the text, or give a model whose '
+        'embeddings were resized to its tokenizer (resize_token_embeddings)')
 
 
 def parse_tokenizer(content: bytes) -> Any:

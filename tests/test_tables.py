@@ -25,7 +25,6 @@ from fairjax.generate import read_records
 from fairjax.inputs import open_input
 from fairjax.measure.scorers.lexicon import read_lexicon
 from fairjax.pretrained.classifier import read_examples
-from fairjax.pretrained.masked_lm import read_shares
 from fairjax.tables import Table, parse_json, read_rows
 
 BOM = b'\xef\xbb\xbf'
@@ -326,7 +325,6 @@ def test_every_small_file_may_have_a_mark_and_be_packed(tmp_path, pack):
   assert read_word_pairs(file('king queen\n')).male == ('king',)
   assert read_lexicon(file('; a list\ngood\nfine\n')) == ['good', 'fine']
   table = 'occupation\tbls_pct_female\ncook\t40\nnurse\t90\npilot\t5\n'
-  assert read_shares(file(table)) == {'cook': 40, 'nurse': 90, 'pilot': 5}
   for text in (table, table.replace('\t', ','), 'sep=;\n' + table.replace('\t', ';')):
     assert read_professions(file(text)).names == ('cook', 'nurse', 'pilot')
   bios = [{'profession': p, 'gender': g, 'text': f'{g} {p} "x', 'split': s}

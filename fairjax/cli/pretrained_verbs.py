@@ -161,17 +161,21 @@ def _check_train(options: argparse.Namespace) -> None:
 
 
 def _pronouns(options: argparse.Namespace) -> None:
+  from fairjax.gender.persons import read_professions
+  from fairjax.gender.scored_models import open_language_model
+  from fairjax.gender.trends import fit_line
+  from fairjax.gender.winogender import PLAIN_SENTENCES, plain_shares
   from fairjax.measure.correlation import correlate, pearson
-  from fairjax.pretrained import load_pretrained
-  from fairjax.pretrained.masked_lm import SENTENCES, compare_shares, read_shares
-  shares = read_shares(options.shares)
+  professions = read_professions(options.shares)
   results: dict[str, dict[str, Any]] = {}
   for directory in options.model:
-    found, planted, slope = compare_shares(load_pretrained(directory, 'mlm'), shares)
-    r = correlate(pearson, found, planted, list(shares), resamples=2000, seed=options.seed)
+    found = plain_shares(open_language_model(directory), professions.names)
+    r = correlate(pearson, found, professions.shares, list(professions.names), resamples=2000,
+                  seed=options.seed)
     results[directory] = {
-      'r': r, 'sentences': len(SENTENCES), 'slope': slope,
-      'p_she': dict(zip(shares, found.round(4).tolist(), strict=True))}
+      'r': r, 'sentences': len(PLAIN_SENTENCES),
+      'slope': fit_line(professions.shares, found)['slope']['value'],
+      'p_she': dict(zip(professions.names, found.round(4).tolist(), strict=True))}
   print_result(options, results, _format_pronouns)
 
 

@@ -152,19 +152,10 @@ class Attribute:
     return tuple(place[text] for text in self.value_texts)
 
   def fraction(self, share: float, seed: int = 0) -> 'Attribute':
-    """Some of the combinations of a crossed attribute, a seeded choice.
+    """A seeded choice of `share` of the combinations of a crossed attribute, rounded.
 
-    Args:
-      share: of the combinations, in (0, 1].
-      seed: of the choice.
-
-    Returns:
-      The attribute with `share` of its values, rounded, in which each value of the two attributes
-      occurs as often as the others, or once more.
-
-    Raises:
-      UserError: the attribute is not crossed, or so few combinations do not tell main effects and
-        interaction apart.
+    Each value of the two attributes occurs as often as the others, or once more. `UserError` if the
+    attribute is not crossed, or so few combinations do not tell main effects and interaction apart.
     """
     if not self.crossed:
       raise UserError(f'attribute {self.name} crosses no two attributes: a fraction is of '

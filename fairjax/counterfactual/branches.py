@@ -25,13 +25,7 @@ COUNT_NAMES = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
 
 
 def branch_rng(seed: int, step: int, row: int) -> np.random.Generator:
-  """Random numbers of one row: a function of run seed, global step and global row only.
-
-  Args:
-    seed: of the run, >= 0.
-    step: global step, >= 0.
-    row: row of the global batch, >= 0, so that the numbers do not depend on the hosts.
-  """
+  """Random numbers of one row: a function of run seed, global step and global row only."""
   return np.random.default_rng(np.random.SeedSequence([seed, _BRANCH_PURPOSE, step, row]))
 
 
@@ -109,15 +103,10 @@ def _no_branches(num_branches: int, num_pieces: int, tail: int) -> dict[str, np.
 def swap_text(
   text: str, match: Match, value: int, attribute: Attribute, *, adjust_article: bool = False,
 ) -> str:
-  """The text with one match replaced by another value.
+  """The text with one match replaced by another value, a number.
 
-  Args:
-    text: any text.
-    match: a match in it.
-    value: index of the value to put there.
-    attribute: the sensitive attribute.
-    adjust_article: also change "a" or "an" right before the match. The paper's counterfactuals
-      (H-01) change the sensitive token only.
+  `adjust_article` also changes "a" or "an" right before the match. The paper's counterfactuals
+  (H-01) change the sensitive token only.
 
   >>> from fairjax.counterfactual.attributes import load_attribute
   >>> swap_text('I met a baker.', Match(8, 13, 11), 12, load_attribute('occupation'))

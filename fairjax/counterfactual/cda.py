@@ -109,19 +109,12 @@ class GenderSwap:
     self, pairs: WordPairs | None, names: NameLists | None = None, seed: int = 0, *,
     name_gender: str = 'random', letters: str = 'A-Z', neutral: bool = False,
   ):
-    """Prepares the search.
+    """Prepares the search; `UserError` if a setting is invalid or there is nothing to swap.
 
-    Args:
-      pairs: words; None swaps names only (W-16).
-      names: first names; None swaps words only.
-      seed: >= 0, of the names that are drawn.
-      name_gender: of the name that replaces another: its own (same), the other one (flip), or
-        drawn (random); all names of that gender have the same chance.
-      letters: initials of the names that are replaced, e.g. A-M; their replacements may have any.
-      neutral: words become the neutral ones of a list with three columns (W-21).
-
-    Raises:
-      UserError: nothing to swap, an invalid setting, or no third column.
+    `pairs` None swaps names only (W-16), `names` None words only. The new name has the gender of
+    the old one (same), the other one (flip), or a drawn one (random); all names of a gender have
+    the same chance. Names with the initials `letters`, e.g. A-M, are replaced by names with any.
+    `neutral`: words become the neutral ones of a list with three columns (W-21).
     """
     if pairs is None and names is None:
       raise UserError('counterfactuals need word pairs or names')
@@ -156,9 +149,7 @@ class GenderSwap:
   def swap(self, text: str, position: int | None = None) -> tuple[str, int]:
     """The text with the other gender, and how many words and names were swapped.
 
-    Args:
-      text: a sentence, or any text.
-      position: with the seed and the name it decides which name is drawn; None: a hash of the text.
+    `position` decides with the seed and the name which name is drawn; None: a hash of the text.
 
     >>> from fairjax.counterfactual.gendered_words import read_word_pairs
     >>> GenderSwap(read_word_pairs()).swap("HE gave her the king's hat, and her dog is his.")
@@ -285,14 +276,10 @@ def augment_document(
 ) -> list[str]:
   """Documents for one document: none, itself, or itself and a counterfactual one.
 
-  Args:
-    document: any text.
-    swap: makes a counterfactual.
-    sided: one (only what is counterfactual) or two (the document, then the counterfactual one).
-    unit: sentence (the counterfactual document has only the counterfactual sentences, so that a
-      neutral sentence occurs once, W-15) or document (the whole text, swapped).
-    split: text -> its sentences.
-    counts: is added to; a document is one sentence with the unit document.
+  `sided`: one (only what is counterfactual) or two (the document, then the counterfactual one).
+  `unit`: sentence (of those that `split` gives, the counterfactual document has only the
+  counterfactual ones, so that a neutral sentence occurs once, W-15) or document (the whole text,
+  swapped). `counts` is added to; a document is one sentence with the unit document.
 
   >>> from fairjax.counterfactual.gendered_words import read_word_pairs
   >>> swap = GenderSwap(read_word_pairs())

@@ -90,15 +90,9 @@ class WordPairs:
 
 def read_word_pairs(
   path: str | os.PathLike | None = None, female: str | os.PathLike | None = None) -> WordPairs:
-  """Reads word pairs; the module describes the forms of files.
+  """Reads word pairs, as the module describes; without a path the built-in list.
 
-  Args:
-    path: file of pairs, or of male words if `female` is given; None is the built-in list.
-    female: file whose line i holds the partner of line i of `path`.
-
-  Raises:
-    UserError: the file is missing, not UTF-8 or empty; a row is malformed or contradicts an earlier
-      one; or two files differ in length or are in the wrong order; with file and line.
+  With `female`, `path` holds the male words, and line i of `female` the partner of its line i.
   """
   if path is None:
     text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(

@@ -36,16 +36,10 @@ def lint_attribute(
   attribute: Attribute, *, vocabulary: Vocabulary | None = None,
   lexicon_words: Collection[str] | None = None,
 ) -> list[Finding]:
-  """Checks articles, casing, duplicates, pieces of values, and words that move a score.
+  """Findings on articles, casing, duplicates, pieces, and words that move a score; errors first.
 
-  Args:
-    attribute: what to check.
-    vocabulary: also report values of several pieces and unknown words.
-    lexicon_words: lower-case opinion words of a scorer; also report values and templates that
-      contain one, since they move the score by themselves ("cleaner").
-
-  Returns:
-    Findings, errors first, otherwise in the order of the file.
+  With a `vocabulary` also values of several pieces and unknown words; with `lexicon_words`, the
+  lower-case opinion words of a scorer, also values and templates that contain one ("cleaner").
   """
   if attribute.crossed:
     return [f for k in (0, 1) for f in lint_attribute(

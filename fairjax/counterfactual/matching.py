@@ -103,16 +103,10 @@ class TokenMatcher:
   def find(self, ids: Sequence[Any] | np.ndarray) -> tuple[np.ndarray, int]:
     """All matches in `ids` that begin and end at borders of ids.
 
-    Args:
-      ids: `[n]` integers in `[0, vocabulary.size)`, any number of documents, each ended by eos; no
-        match crosses an eos or pad. A memory map is read in blocks.
-
-    Returns:
-      `[m, 3]` int32, in order: first id, id after the last, value index; and the number of matches
-      that begin or end inside an id and are left out.
-
-    Raises:
-      ValueError: `ids` has not one axis, or 2^31 ids or more.
+    `ids` `[n]` may hold any number of documents, each ended by eos; no match crosses an eos or pad.
+    A memory map is read in blocks. Returns `[m, 3]` int32, in order: first id, id after the last,
+    value index; and the number of matches that begin or end inside an id and are left out.
+    `ValueError` for 2^31 ids or more.
     """
     ids = np.asarray(ids)
     if ids.ndim != 1 or len(ids) > np.iinfo(np.int32).max:

@@ -1,19 +1,8 @@
 """Looks for what is wrong with data, reads everything, and goes on after each finding.
 
 `check_sources` reads the documents of a corpus, `check_prepared` what `prepare_data` made of them,
-`check_cache` a cache of `write_seqio_cache`. Nothing is changed.
-
-What happens to each kind of irregularity when the data are prepared:
-
-| found | then |
-|---|---|
-| bad UTF-8, too few columns, wrong base64, a line above `data.max_line_bytes` | error with file
-and line; `data.broken=skip` leaves the line out, counted |
-| empty file, file without a document, gzip or TFRecord cut off or damaged | error |
-| NUL, carriage return before a line end, byte order mark | removed, counted |
-| blank lines | no documents, counted |
-| U+FFFD (an earlier conversion could not read something) | kept, counted |
-| repeated documents, documents of valid and test in train too | kept, counted |
+`check_cache` a cache of `write_seqio_cache`. Nothing is changed. docs/corpora.md says what becomes
+of each kind of irregularity when the data are prepared.
 """
 
 import array

@@ -559,21 +559,15 @@ def document_rows(
   """Rows of a decoder, in which each piece is a text of its own, as in sampling.
 
   A piece begins with the start ids, at position 0. Each token is predicted by the one before; the
-  end of a document is a target and never an input.
+  end of a document is a target and never an input. `rows` are the pieces of each row, with s start
+  ids each at most T places. All arrays are `[b, T]`:
 
-  Args:
-    tokens: of a store.
-    rows: pieces of each row, with s start ids each at most T places.
-    segment_len: T.
-    start_ids: with which the model begins every text; may be empty.
-
-  Returns:
-    inputs, targets: `[b, T]` int32, 0 at padding, which is at a row's end only.
-    segment_ids: `[b, T]` int32, number of the piece in its row; -1 at padding.
-    positions: `[b, T]` int32, from 0 in each piece; 0 at padding.
-    weights: `[b, T]` float32, 1 where the target is to be predicted; 0 where it is a start id, a
-      token that an earlier row predicted, or padding.
-    reset: `[b]` bool, True.
+  inputs, targets: int32, 0 at padding, which is at a row's end only.
+  segment_ids: int32, number of the piece in its row; -1 at padding.
+  positions: int32, from 0 in each piece; 0 at padding.
+  weights: float32, 1 where the target is to be predicted; 0 where it is a start id, a token that an
+    earlier row predicted, or padding.
+  reset: `[b]` bool, True.
   """
   shape, starts, before = (len(rows), segment_len), len(start_ids), np.array(start_ids, np.int64)
   found: dict[str, np.ndarray] = {

@@ -145,20 +145,17 @@ class CausalModel(Scorable):
     self, *, name: str, fingerprint: str, vocabulary: Vocabulary,
     params: Any, hidden: Callable[[Any, jax.Array, jax.Array], jax.Array],
     logits: Callable[[Any, jax.Array], jax.Array], max_length: int,
-    offsets: Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]],
   ):
     """Takes the parts of a model.
 
     `hidden` gives `[B, T, D]` of (params, ids, mask); `logits` `[..., V]` of (params, `[..., D]`),
-    whose columns beyond `vocabulary.size` are padding; `offsets` the ids of a text without
-    `vocabulary.start_ids`, and their characters.
+    whose columns beyond `vocabulary.size` are padding.
     """
     self.name, self.fingerprint, self.max_length = name, fingerprint, max_length
     self._vocabulary, self._params = vocabulary, params
     self._runners: dict[int, BatchRunner] = {}
     self._hidden_of, self._logits_of = hidden, logits
-    self._offsets = offsets
-    self._unknown = getattr(vocabulary, 'unk_id', None)
+    self._unknown = vocabulary.unk_id
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
     """The best next tokens after the text before the blank."""
@@ -187,26 +184,24 @@ class CausalModel(Scorable):
     """Tokens of each word after "the"."""
     after = len(self._vocabulary.encode('the'))
     pieces = [self._vocabulary.encode(f'the {w}')[after:] for w in words]
-    return [0 if self._unknown is not None and self._unknown in own else len(own) for own in pieces]
+    return [0 if self._unknown in own else len(own) for own in pieces]
 
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
     """Last hidden states of every token."""
-    found, starts = [self._offsets(text) for text in texts], list(self._vocabulary.start_ids)
+    starts = list(self._vocabulary.start_ids)
+    found = [self._vocabulary.encode_with_offsets(text) for text in texts]
     ids = _checked(texts, [starts + list(own) for own, _ in found], self.max_length)
     return [TokenFeatures(hidden, np.array([(0, 0)] * len(starts) + list(offsets)))
             for hidden, (_, offsets) in zip(self._states(ids), found, strict=True)]
 
   def features(self, texts: Sequence[str]) -> np.ndarray:
     """Mean hidden states."""
-    ids = [np.array(self._ids(t), np.int32) for t in texts]
+    ids = [np.array(self._vocabulary.prompt_ids(text), np.int32) for text in texts]
     self.truncated += sum(len(row) > self.max_length for row in ids)
     return self._pooled([row[:self.max_length] for row in ids])
 
-  def _ids(self, text: str) -> list[int]:
-    return [*self._vocabulary.start_ids, *self._vocabulary.encode(text)]
-
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-    return _checked(texts, map(self._ids, texts), self.max_length)
+    return _checked(texts, map(self._vocabulary.prompt_ids, texts), self.max_length)
 
   def _runner(self, function: Callable[[Any, jax.Array, jax.Array], jax.Array], *,
               per_token: bool = False) -> BatchRunner:
@@ -399,16 +394,12 @@ def open_language_model(
 
 def _published_decoder(model: Pretrained) -> CausalModel:
   """A published decoder; every text begins with the tokenizer's own id, else the end of a text."""
-  def offsets(text):
-    encoding = model.tokenizer.encode(text, add_special_tokens=False)
-    return encoding.ids, encoding.offsets
-
   lm = DecoderModel(cast(DecoderConfig, model.arch))
   return CausalModel(
     name=model.name, fingerprint=model.fingerprint, params=model.params,
     vocabulary=model.vocabulary(start=True),
     hidden=lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden, logits=lm.logits,
-    max_length=model.max_length, offsets=offsets)
+    max_length=model.max_length)
 
 
 def _own(path: pathlib.Path, name: str) -> CausalModel:
@@ -430,8 +421,7 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
   return CausalModel(
     name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params,
     hidden=lambda p, ids, mask: model.apply(p, ids, model.init_state(ids.shape[0])).hidden,
-    logits=model.logits, max_length=max(config.segment_len, 128),
-    offsets=vocabulary.encode_with_offsets)
+    logits=model.logits, max_length=max(config.segment_len, 128))
 
 
 def is_published(path: pathlib.Path) -> bool:

@@ -89,16 +89,10 @@ class BatchRunner:
   ):
     """Puts the parameters on the devices.
 
-    Args:
-      function: takes ids `[B, T]` int32, mask `[B, T]` bool and (groups of rows, most tokens in a
-        group), returns `[B, ...]` whose further axes do not depend on T. Rows must not depend on
-        each other.
-      params: its parameters.
-      max_length: most tokens of a text.
-      pad_id: id at padding.
-      mesh: default: all devices of this process.
-      batch_tokens: tokens on each device; None: by the kind of device.
-      per_token: the function returns `[B, T, ...]` instead, one row for every token.
+    `function` takes the parameters, ids `[B, T]` int32, mask `[B, T]` bool and (groups of rows,
+    most tokens in a group), and returns `[B, ...]` whose further axes do not depend on T, or with
+    `per_token` `[B, T, ...]`. Rows must not depend on each other. `batch_tokens` are those on each
+    device; None: by the kind of device.
     """
     self._per_token = per_token
     self.mesh = default_mesh() if mesh is None else mesh
@@ -139,16 +133,9 @@ class BatchRunner:
     return max(1, self.batch_tokens // max(shortest, _SMALLEST // 2))
 
   def __call__(self, ids: Sequence[np.ndarray]) -> Any:
-    """Runs R texts.
+    """Runs R texts, arrays of 1 to `max_length` ids: `[R, ...]`, in their order.
 
-    Args:
-      ids: R arrays of 1 to `max_length` token ids.
-
-    Returns:
-      `[R, ...]`, in the order of the texts; with `per_token` R arrays `[tokens of the text, ...]`.
-
-    Raises:
-      ValueError: no texts, or one without tokens or with more than `max_length`.
+    With `per_token` R arrays `[tokens of the text, ...]`.
     """
     sizes = np.array([len(row) for row in ids])
     if not len(sizes) or sizes.min() < 1 or sizes.max() > self.lengths[-1]:

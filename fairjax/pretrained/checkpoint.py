@@ -29,7 +29,6 @@ from fairjax.inputs import refuse_pointer
 from fairjax.model.decoder import DecoderConfig
 from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
-  DECODER_CLASSES,
   DECODERS,
   decoder_class,
   read_decoder_config,
@@ -144,7 +143,6 @@ class Copy(NamedTuple):
 class Family(NamedTuple):
   """A kind of model."""
 
-  classes: str  # pattern of the names of its classes
   has: set[str]  # fields by which a config without a kind is recognised
   lacks: set[str]  # fields of other kinds that share these
   # Attribute of `Architecture` -> its field, and what a missing field means: None (it must be
@@ -181,7 +179,6 @@ _CLASSIFIER = Module('classifier.', 'classifier', 'linear', 'DC', ('classifier',
 
 FAMILIES = {
   'albert': Family(
-    classes=r'Albert(?=[A-Z]).*',
     has={'hidden_size', 'embedding_size', 'inner_group_num', 'intermediate_size'},
     lacks=set(),
     fields=_ENCODER_FIELDS | {
@@ -213,7 +210,6 @@ FAMILIES = {
     purpose="'lm' needs a decoder; an ALBERT with its mlm head serves correlations and "
             'masked-lm'),
   'bert': Family(
-    classes=r'Bert(?=[A-Z]).*',
     has={'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
                    'type_vocab_size'},
     lacks={'embedding_size', 'num_hidden_groups'},
@@ -246,51 +242,32 @@ FAMILIES = {
 }
 _KINDS = (*FAMILIES, *DECODERS)
 _READS = f"fairjax reads the kinds {', '.join(_KINDS)} here"
-# Kinds that a config without model_type is known by: the fields of Llama, Qwen, ... are the same.
+# Old configs name no kind; the fields of Llama, Qwen, ... are the same.
 _BY_FIELDS = {kind: (family.has, family.lacks) for kind, family in FAMILIES.items()} | {
   'gpt2': ({'n_embd', 'n_layer', 'n_head', 'n_positions'},
            {'rotary_dim', 'multi_query', 'afn', 'attention_layers'})}  # GPT-J, StarCoder, ...
-_BY_CLASS = {kind: family.classes for kind, family in FAMILIES.items()} | DECODER_CLASSES
 
 
-def recognise(config: Mapping[str, Any], *, where: str) -> tuple[str, str]:
-  """The kind of a model by its config, and '' or what it was recognised by."""
+def recognise(config: Mapping[str, Any], *, where: str) -> str:
+  """The kind of a model by its config."""
   quantised = config.get('quantization_config')
   if quantised:
     method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
     raise UserError(f'{where} has a quantization_config ({method}): {QUANTISED}')
-  kind, classes = config.get('model_type'), config.get('architectures') or []
-  if kind is not None:
-    if kind not in _KINDS:
-      raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of "
-                      'them')
-    return kind, ''
-  for name in classes if isinstance(classes, list) else ():
-    for kind, pattern in _BY_CLASS.items():
-      if re.fullmatch(pattern, str(name)):
-        return kind, f"its architecture '{name}'"
-    raise UserError(f"{where} has no model_type, and its architecture '{name}' is not known: "
-                    f'{_READS}: take a model of one of them')
-  for kind, (has, lacks) in _BY_FIELDS.items():
-    if has <= config.keys() and not lacks & config.keys():
-      return kind, 'the names of its fields'
-  raise UserError(f'{where} has no model_type, no architectures, and not the fields of any kind '
-                  f'that is known: {_READS}: add "model_type", or take the config.json of the '
-                  'model')
+  kind = config.get('model_type') or next(
+    (kind for kind, (has, lacks) in _BY_FIELDS.items()
+     if has <= config.keys() and not lacks & config.keys()), None)
+  if kind is None:
+    raise UserError(f'{where} has no model_type, and not the fields of any kind that is known: '
+                    f'{_READS}: add "model_type", or take the config.json of the model')
+  if kind not in _KINDS:
+    raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of them")
+  return kind
 
 
 def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
-  """Reads the content of a `config.json`.
-
-  Args:
-    config: as published with checkpoints of BERT and ALBERT.
-    where: its path, for messages.
-
-  Raises:
-    UserError: unknown `model_type` or activation, a field that is missing or no positive number,
-      or a setting under which the model would compute something else than is implemented here.
-  """
-  kind = recognise(config, where=where)[0]
+  """Reads the `config.json` of a BERT or ALBERT; a setting that is not computed is refused."""
+  kind = recognise(config, where=where)
   family = FAMILIES[kind]
   for name, wanted in family.must.items():
     if config.get(name) not in (None, wanted):
@@ -659,16 +636,14 @@ def load_pretrained(
   """Reads a BERT, ALBERT or decoder from a directory in the published form.
 
   Args:
-    directory: holds `config.json`, `model.safetensors` (or its shards) and `tokenizer.json` (for
-      BERT also `vocab.txt` with `tokenizer_config.json`), or is a GGUF file; see `read_folder`.
+    directory: see `read_folder`.
     head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (`DECODERS`).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
     shardings: of a decoder's parameters, one for all or a tree like theirs: they are then JAX's
       arrays, and each process reads its own parts of the files; None: NumPy arrays.
 
   Raises:
-    UserError: anything that is missing, unknown, superfluous or of another size; one line names
-      directory and tensors.
+    UserError: anything that is missing, unknown, superfluous or of another size.
   """
   if dtype not in DTYPES:
     raise UserError(f"dtype '{dtype}' is not one of {', '.join(DTYPES)}")
@@ -803,17 +778,11 @@ class ModelFiles:
   ) -> tuple[list[tuple[str, str]], list[str]]:
     """Writes a decoder with other parameters: its files, with the names of its tensors.
 
-    Of a GGUF file the folder that was published before, as far as the file tells.
-
-    Args:
-      params: as `load_pretrained` gives them.
-      folder: an empty one; None writes nothing, in a process of several that hold the parameters.
-      dtype: of the weights; None: each tensor's as it came. The configuration will say so.
-      to_host: gives the whole of an array.
-      most: bytes of tensors in a file.
-
-    Returns:
-      Files and what they hold, in words; the dtypes of the weights.
+    Of a GGUF file the folder that was published before, as far as the file tells. `folder` is
+    empty; None writes nothing, in a process of several that hold the parameters. `dtype` is that of
+    the weights, which the configuration will name; None: each tensor's as it came. `most` are the
+    bytes of tensors in a file. Returns files and what they hold, in words, and the dtypes of the
+    weights.
     """
     parts, names = tensor_parts(self.decoder), self.published_names()
     forms = {name: (tensor.dtype if names[name] is None else dtype or tensor.dtype, tensor.shape)
@@ -901,27 +870,20 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
   if not path.is_file():
     raise UserError(f'{path}: No such file or directory: {_what_it_is(found)}')
   config = read_json(path)
-  kind, recognised_by = recognise(config, where=str(path))
-  if recognised_by:
-    lines.append(f'{path} has no model_type: it is read as {kind}, by {recognised_by}')
+  kind = recognise(config, where=str(path))
+  if not config.get('model_type'):
+    lines.append(f'{path} has no model_type: it is read as {kind}, by the names of its fields')
   return ModelFiles(found, {**config, 'model_type': kind}, lines)
 
 
 def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any], list[str]]:
-  """Finds the model in a folder that people have, and reads its `config.json`.
+  """Finds the model in a folder that people have: its folder, config, and lines on what was found.
 
-  Args:
-    directory: of a model, or a folder of the Hub's cache that holds one snapshot of one model, or a
-      GGUF file, or an adapter (LoRA) of peft that names its base, or the name of a model,
-      `hf:ORG/NAME[@REVISION]` of the Hub or `pip:PACKAGE` in an installed package.
-
-  Returns:
-    The folder of the model (of an adapter: of its base), its config with `model_type`, and lines on
-    what was recognised.
-
-  Raises:
-    UserError: there is no such folder, or it holds something else: the line names what it is
-      (several snapshots, other formats, quantised weights) and what to do.
+  `directory`: of a model, a folder of the Hub's cache that holds one snapshot of one model, a GGUF
+  file, an adapter (LoRA) of peft that names its base, or the name of a model,
+  `hf:ORG/NAME[@REVISION]` of the Hub or `pip:PACKAGE` in an installed package. The folder of an
+  adapter is that of its base. `UserError` names what else it is (several snapshots, other formats,
+  quantised weights).
   """
   files = open_model(directory)
   return files.directory, files.config, files.lines

@@ -26,9 +26,6 @@ DECODERS = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text
 """Values of `model_type`."""
 _CLASSES = dict(zip(
   DECODERS, ('GPT2', 'Llama', 'Mistral', 'Qwen2', 'Qwen3', 'Gemma2', 'Gemma3'), strict=True))
-DECODER_CLASSES = {
-  kind: rf'{name}(LMHead|ForCausalLM|Model).*' for kind, name in _CLASSES.items()}
-"""Patterns of the names of their classes."""
 
 
 def decoder_class(kind: str) -> str:
@@ -47,14 +44,9 @@ _SIZES = ('vocab_size', 'model_dim', 'num_layers', 'num_heads', 'num_kv_heads', 
 
 
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
-  """Turns a published config.json into the switches of the model.
+  """Turns a published config.json, of transformers 4 or 5, into the switches of the model.
 
-  Args:
-    content: the JSON object, as transformers 4 or 5 writes it.
-    where: the file, for messages.
-
-  Raises:
-    UserError: another family, a missing field, or a switch that is not supported.
+  `UserError`: another family, a missing field, or a switch that is not supported.
   """
   family = content.get('model_type')
   if family not in DECODERS:
@@ -243,13 +235,9 @@ def to_decoder_params(
   tensors: Mapping[str, Stored], config: DecoderConfig, *, dtype: Any = np.float32,
   shardings: Any = None,
 ) -> dict[str, Any]:
-  """Parameters of published tensors.
+  """Parameters of the tensors of `tensor_shapes`.
 
-  Args:
-    tensors: those of `tensor_shapes`.
-    config: of `read_decoder_config`.
-    dtype: of the parameters.
-    shardings: one for all parameters, or a tree like theirs; None: NumPy arrays.
+  `shardings`: one for all parameters, or a tree like theirs; None: NumPy arrays.
   """
   params: dict[str, Any] = {'layers': {}}
   for entry in tensor_table(config):

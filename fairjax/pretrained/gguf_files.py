@@ -51,12 +51,7 @@ class GGUF:
 
 
 def open_gguf(path: pathlib.Path) -> GGUF:
-  """Opens a file; no weight is read yet. The vocabulary of the last one is kept: it takes seconds.
-
-  Raises:
-    UserError: the package is missing, the file is damaged, or its architecture, a type of its
-      tensors, its tokenizer or its rotary embedding is not known.
-  """
+  """Opens a file without reading a weight; the last one is kept: its vocabulary takes seconds."""
   refuse_pointer(path)
   return _open(path, path.stat().st_mtime_ns)
 

@@ -44,15 +44,7 @@ def _packaged(package: str) -> pathlib.Path:
 
 
 def fetch(name: str | os.PathLike) -> pathlib.Path:
-  """The folder of a model in the Hub's cache; what is not there yet is downloaded.
-
-  Args:
-    name: `hf:ORG/NAME[@REVISION]`; a revision is a branch, a tag or a commit.
-
-  Raises:
-    UserError: the name has another form, the package is missing, or the model cannot be had; the
-      line says which files to put into a folder.
-  """
+  """The folder of `hf:ORG/NAME[@REVISION]` in the Hub's cache; what is missing is downloaded."""
   match = re.fullmatch(r'hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?', str(name), re.ASCII)
   if match is None:
     raise UserError(f"{name}: a model of the Hub is named hf:ORG/NAME or hf:ORG/NAME@REVISION")

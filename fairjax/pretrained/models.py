@@ -55,15 +55,11 @@ def encode(
     key: PRNG key of the dropout; None drops nothing.
     packing: (groups of rows, most tokens in a group that are no padding): everything but attention
       is then computed for so many tokens instead of all places; None computes at padding too.
-    first_only: only the first token of each row is wanted: the last layer then computes keys and
-      values of all tokens, but everything else of these alone (10/12 of a layer saved).
+    first_only: the last layer computes only keys and values of tokens that are not a row's first.
 
   Returns:
     `[B, T, D]`, or `[B, 1, D]` with `first_only`, in the parameters' dtype; at padding arbitrary
     but finite.
-
-  Raises:
-    ValueError: T is above the number of positions.
   """
   _check_length(ids, arch)
   keys = [None] * 2 if key is None else jax.random.split(key)
@@ -87,16 +83,9 @@ def encode(
 def mlm_logits(
   params: Mapping[str, Any], arch: Architecture, hidden: Array, places: Array | None = None
 ) -> Array:
-  """Scores over the vocabulary at masked places (BERT, ALBERT).
+  """Scores over the vocabulary, not normalised: `[B, T, D]` of `encode` to `[B, P, V]`.
 
-  Args:
-    params: with the group `mlm`.
-    arch: of the same model.
-    hidden: `[B, T, D]` of `encode`.
-    places: `[B, P]` int, the positions wanted; None: all, P = T.
-
-  Returns:
-    `[B, P, V]`, not normalised.
+  `places` `[B, P]` are the positions wanted; None: all, P = T.
   """
   if places is not None:
     hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)

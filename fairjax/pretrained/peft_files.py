@@ -29,15 +29,10 @@ def adapter_tensors(
   adapters: Mapping[str, Any], config: DecoderConfig, *,
   to_host: Callable[[Any], np.ndarray] = np.asarray,
 ) -> dict[str, np.ndarray]:
-  """Tensors under PEFT's names.
+  """The parameters of a `LoraDecoder` as tensors under PEFT's names.
 
   GPT-2 has one product for queries, keys and values, so the adapters of the three are one of three
   times the rank, whose B is block-diagonal.
-
-  Args:
-    adapters: parameters of `LoraDecoder`.
-    config: of the base.
-    to_host: gives the whole of an array.
   """
   found = {}
   for name, parts in tensor_parts(config).items():
@@ -57,15 +52,7 @@ def write_adapter(
   folder: pathlib.Path, tensors: Mapping[str, np.ndarray], *, rank: int, base: str,
   base_digest: str,
 ) -> None:
-  """Writes both files of an adapter.
-
-  Args:
-    folder: that exists.
-    tensors: of `adapter_tensors`.
-    rank: of the adapters.
-    base: its model, a folder or `hf:ORG/NAME[@REVISION]`.
-    base_digest: of its weights (`ModelFiles.weights_digest`).
-  """
+  """Writes both files of an adapter; `base` is a folder or `hf:ORG/NAME[@REVISION]`."""
   modules = {match[1].rpartition('.')[2]: len(value) for name, value in tensors.items()
              if (match := _LORA.fullmatch(name)) and match[2] == 'A'}
   more = {name: size for name, size in modules.items() if size != rank}
@@ -106,15 +93,10 @@ class Adapter:
 
   def onto(self, tensors: Mapping[str, Stored], names: Mapping[str, str | None], *, turned: bool
            ) -> dict[str, Stored]:
-    """The tensors of a base with this adapter.
+    """The tensors of a base with this adapter; `UserError` if it has others than its base.
 
-    Args:
-      tensors: by their names in the base's files.
-      names: of each of these the published name, without the prefix of GPT-2.
-      turned: products are stored [in, out].
-
-    Raises:
-      UserError: the adapter has other tensors than adapters of this base have.
+    `names`: of each tensor the published name, without the prefix of GPT-2. `turned`: products are
+    stored [in, out].
     """
     pairs: dict[str, dict[str, np.ndarray]] = {}
     for name, tensor in open_tensors([self.directory / WEIGHTS]).items():

@@ -19,11 +19,7 @@ _ROW = 512
 
 
 def rate_plain_english(model: Pretrained) -> tuple[float, float]:
-  """Perplexity per token and bits per character of 300 words of English that were written for this.
-
-  Args:
-    model: of `load_pretrained(path, 'lm')`.
-  """
+  """Perplexity per token and bits per character of 300 words of English, written for this."""
   asset = importlib.resources.files('fairjax.pretrained') / 'assets' / 'plain_english.txt'
   text = asset.read_text(encoding='utf-8').strip()
   ids = np.array(model.tokenizer.encode(text).ids, np.int32)

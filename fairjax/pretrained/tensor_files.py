@@ -7,7 +7,6 @@ Written files are streamed: one tensor is in memory at a time.
 import json
 import math
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -58,7 +57,7 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
   if (directory / WEIGHTS).is_file():
     return [directory / WEIGHTS]
   if not index.is_file():
-    return _shards(directory)
+    raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {_instead(directory)}')
   refuse_pointer(index)
   try:
     named = list(json.loads(index.read_text(encoding='utf-8'))['weight_map'].values())
@@ -74,31 +73,19 @@ def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
   return [directory / name for name in names]
 
 
-def _shards(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The shards of a directory without an index, whose names count them."""
+def _instead(directory: pathlib.Path) -> str:
+  """What a directory without weights by the usual name holds, and what to do."""
   found = sorted(directory.glob('*.safetensors'))
-  counted = {p: re.fullmatch(r'.*-(\d{5})-of-(\d{5})\.safetensors', p.name) for p in found}
-  shards = [p for p, count in counted.items() if count]
-  if shards:
-    most = int(counted[shards[0]][2])
-    there = {int(counted[p][1]) for p in shards if int(counted[p][2]) == most}
-    missing = sorted(set(range(1, most + 1)) - there)
-    if missing or len(shards) != most:
-      raise UserError(f'{directory} holds {len(shards)} shards of {most}, without '
-                      f'{missing[:1] or "one index"}: {_RELOAD}')
-    return shards
   others = sorted(p for p in directory.iterdir() if p.suffix in OTHERS)
   if (directory / 'adapter_model.safetensors').is_file():
-    hint = ('adapter_model.safetensors is an adapter (LoRA), not a whole model: give a folder that '
+    return ('adapter_model.safetensors is an adapter (LoRA), not a whole model: give a folder that '
             'holds it with adapter_config.json, without config.json')
-  elif found:
-    hint = f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
-  elif others:
-    hint = f'{others[0].name} is {OTHERS[others[0].suffix]}'
-  else:
-    hint = ('download the whole directory, or write it with save_pretrained(DIR, '
-            'safe_serialization=True)')
-  raise UserError(f'{directory} holds neither {WEIGHTS} nor {INDEX}: {hint}')
+  if len(found) == 1:
+    return f'rename {found[0].name} to {WEIGHTS} if it holds the whole model'
+  if others:
+    return f'{others[0].name} is {OTHERS[others[0].suffix]}'
+  return ('download the whole directory, or write it with save_pretrained(DIR, '
+          'safe_serialization=True)')
 
 
 def open_tensors(files: Iterable[pathlib.Path]) -> dict[str, Stored]:

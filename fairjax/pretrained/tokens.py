@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.vocabulary import named_tokens, read_json
+from fairjax.vocabulary import named_tokens, read_json, refuse_tokens_beyond
 
 _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
 
@@ -38,21 +38,15 @@ class WithinModel:
 
   def encode(self, *args, **kwargs) -> Any:
     """As the tokenizer's."""
-    return self._checked([self._tokenizer.encode(*args, **kwargs)])[0]
+    found = self._tokenizer.encode(*args, **kwargs)
+    refuse_tokens_beyond([found], self._vocab_size, self._where)
+    return found
 
   def encode_batch(self, *args, **kwargs) -> list[Any]:
     """As the tokenizer's."""
-    return self._checked(self._tokenizer.encode_batch(*args, **kwargs))
-
-  def _checked(self, encodings: list[Any]) -> list[Any]:
-    for number, encoding in enumerate(encodings, 1):
-      for token, i in zip(encoding.tokens, encoding.ids, strict=True):
-        if i >= self._vocab_size:
-          raise UserError(
-            f'text {number} of {len(encodings)} holds {token!r}, token {i} of the tokenizer, but '
-            f'{self._where} has {self._vocab_size} embeddings: take the token out of the text, or '
-            'give a model whose embeddings were resized to its tokenizer (resize_token_embeddings)')
-    return encodings
+    found = self._tokenizer.encode_batch(*args, **kwargs)
+    refuse_tokens_beyond(found, self._vocab_size, self._where)
+    return found
 
 
 def within_model(tokenizer: Any, vocab_size: int, where: str) -> tuple[Any, list[str]]:
@@ -252,11 +246,7 @@ def _whole(text: str) -> str:
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
-  """Token ids of texts, special tokens included, of at most `max_length` tokens each.
-
-  Raises:
-    UserError: the tokenizer gives a text no token at all.
-  """
+  """Token ids of texts, special tokens included, of at most `max_length` tokens each."""
   tokenizer.enable_truncation(max_length)
   encodings = tokenizer.encode_batch([_whole(text) for text in texts])
   ids = [np.array(e.ids, np.int32) for e in encodings]

@@ -270,15 +270,13 @@ def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):
   assert [p.name for p in tmp_path.iterdir()] == ['config.json']
 
 
-def test_corpus_and_pronouns(trained, tmp_path, capsys):
+def test_corpus_and_pronouns(tmp_path, capsys):
   folder = tmp_path / 'corpus'
   assert run('gender', 'corpus', f'--output={folder}', '--sentences=200', '--strength=0.5') == 0
   assert run('gender', 'corpus', f'--output={folder}') == 2
   assert 'exists' in capsys.readouterr().err
   assert len((folder / 'train.txt').read_text().splitlines()) == 200
   assert len((folder / 'valid.txt').read_text().splitlines()) == 10
-  assert run('gender', 'pronouns', f'--model={trained}', f'--shares={folder}/professions.tsv') == 2
-  assert "'she' is not one piece" in capsys.readouterr().err
   assert run('models', 'masked-lm', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm',
              *SMALL, '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
              f'--names={folder}/names.txt') == 0

@@ -76,8 +76,8 @@ def read_professions(path: str | os.PathLike | None = None) -> ProfessionList:
   """Reads a list of professions; None takes the built-in one.
 
   The file is a JSON list of names or of `[name, definitional, stereotypical]` (numbers from -1,
-  female, to 1, male, as in Bolukbasi et al. 2016), or a text file of one name a line, followed by
-  a tab and `female` or `male` where the word itself is gendered.
+  female, to 1, male, as in Bolukbasi et al. 2016), or lines of a name, and a tab and `female` or
+  `male` where the word itself is gendered.
   """
   if path is None:
     asset = importlib.resources.files(__package__) / 'assets' / 'professions.tsv'
