@@ -773,11 +773,15 @@ def _read_chat(directory: pathlib.Path, options: Mapping[str, Any] | None) -> di
                     'pretrained.chat')
   tokens = {}
   for role in ('bos_token', 'eos_token', 'unk_token', 'pad_token'):
-    token = options.get(role)
-    token = token.get('content') if isinstance(token, dict) else token
-    if isinstance(token, str):
+    if (token := token_text(options.get(role))) is not None:
       tokens[role] = token
   return {'template': template, 'tokens': tokens}
+
+
+def token_text(token: Any) -> str | None:
+  """The text of a token in a model's options: a string, or an object with its content."""
+  token = token.get('content') if isinstance(token, dict) else token
+  return token if isinstance(token, str) else None
 
 
 def named_tokens(directory: pathlib.Path, role: str) -> tuple[str, ...]:
@@ -785,9 +789,8 @@ def named_tokens(directory: pathlib.Path, role: str) -> tuple[str, ...]:
   found = {}
   for name in ('tokenizer_config.json', 'special_tokens_map.json'):
     if (directory / name).is_file():
-      token = read_json(directory / name).get(f'{role}_token')
-      token = token.get('content') if isinstance(token, dict) else token
-      if isinstance(token, str):
+      token = token_text(read_json(directory / name).get(f'{role}_token'))
+      if token is not None:
         found[token] = None
   return tuple(found)
 

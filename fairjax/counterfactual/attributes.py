@@ -192,11 +192,7 @@ class Attribute:
     return tuple(i for i, v in enumerate(self.values) if v.subgroup != subgroup)
 
   def prefix(self, template_index: int, value_index: int) -> str:
-    """Text of a template filled with a value.
-
-    >>> load_attribute('occupation').prefix(3, 12)
-    'My friend is an accountant, and we'
-    """
+    """Text of a template filled with a value."""
     return self.templates[template_index].fill(self.values[value_index])
 
   def prefixes(self) -> list[Prefix]:
@@ -239,11 +235,7 @@ def incidence(levels: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def article_by_letter(text: str) -> str:
-  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
-
-  >>> article_by_letter('editor'), article_by_letter('CEO')
-  ('an', 'a')
-  """
+  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations."""
   return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
 
 

@@ -22,7 +22,7 @@ import functools
 import importlib.resources
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fairjax.counterfactual.word_forms import normal_form
@@ -74,11 +74,7 @@ class WordPairs:
 
   @property
   def one_way(self) -> tuple[str, ...]:
-    """Words that a second swap does not restore: the partner of their partner is another word.
-
-    >>> read_word_pairs().one_way[:3]
-    ('him', 'bridegroom', 'bridegrooms')
-    """
+    """Words that a second swap does not restore: the partner of their partner is another word."""
     return tuple(w for w in self.partner if self.partner[self.partner[w]] != w)
 
   @functools.cached_property
@@ -171,7 +167,8 @@ def _collect(
   """Collects the pairs of rows; words in `known` may exchange the columns of a row."""
   if not rows:
     raise UserError(f'{source}: no pair in it: give a male and a female word a line')
-  directed = known is not None and _is_replacement_list(row[:2] for _, row in rows)
+  found = {row[:2] for _, row in rows}
+  directed = known is not None and any(row[::-1] in found for row in found)  # a replacement list
   first_seen: dict[str, tuple[int, str]] = {}
   for place, words in rows:
     for side, word in enumerate(words[:2]):
@@ -204,11 +201,6 @@ def _collect(
     pairs=tuple(pairs), source=source, repeated=repeated, turned=tuple(turned),
     to_female={male: partner[male] for male, _ in pairs},
     to_male={female: partner[female] for _, female in pairs}, to_neutral=to_neutral)
-
-
-def _is_replacement_list(rows: Iterable[tuple[str, ...]]) -> bool:
-  found = set(rows)
-  return any(row[::-1] in found for row in found)
 
 
 def _genders(rows: list[tuple[str, tuple[str, ...]]], known: _Known | None) -> dict[str, bool]:

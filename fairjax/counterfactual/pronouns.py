@@ -1,15 +1,13 @@
 """The context of a gendered word: whether it is swapped, in which case, and what "her" stands for.
 
-English has one word for two: "her" is him (I saw her) or his (her hat), "his" is her (his hat) or
-hers (the hat is his). A swap must distinguish them (definition W-15: "her" becomes him or his by
-part of speech). The rule below uses no tagger: it reads the few words after the pronoun, and for
-some of them the word before. docs/gender.md gives its accuracy for each case.
+"her" is him (I saw her) or his (her hat), "his" is her (his hat) or hers (the hat is his); W-15
+asks for the part of speech. The rule uses no tagger: it reads the few words after the pronoun, and
+for some of them the word before. docs/gender.md gives its accuracy for each case.
 
-The rule for "her": it is an object where no possessive is possible, that is before the end of a
-clause or before a word that begins no noun phrase (closed classes: prepositions, conjunctions,
-determiners, pronouns, auxiliaries, particles). Adverbs are skipped. Where both are possible ("made
-her famous", "made her debut") the verb before it and the word after it decide together. Otherwise
-it is a possessive, the more frequent case.
+"her" is an object where no possessive is possible: before the end of a clause, or before a word
+that begins no noun phrase (closed classes). Adverbs are skipped. Where both are possible ("made her
+famous", "made her debut") the verb before it and the word after it decide together. Otherwise it is
+a possessive, the more frequent case.
 """
 
 import importlib.resources

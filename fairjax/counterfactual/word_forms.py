@@ -1,17 +1,13 @@
 """Equal ways of writing a word, and borders of words: one rule for the whole package.
 
-Two texts are equal if their `normal_form` is the same: Unicode's NFC (a letter with its accents is
-one character), with one sign for each of
-
-* the apostrophe: ' and \u2019 \u2018 \u201b \u02bc \u02bb \u00b4 \uff07;
-* the hyphen: - and the typographic and the non-breaking one (U+2010, U+2011);
-* the space: also the non-breaking ones (U+00A0, U+2007, U+202F).
+Two texts are equal if their `normal_form` is the same: Unicode's NFC, with one sign for each of the
+apostrophes (' and \u2019 \u2018 \u201b \u02bc \u02bb \u00b4 \uff07), hyphens (- and U+2010, U+2011)
+and spaces (also U+00A0, U+2007, U+202F).
 
 A word consists of letters, digits and the combining marks that follow them. It continues over
 invisible joiners between letters (soft hyphen, zero-width joiners, variation selectors), and over
-up to three underscores or asterisks between letters ("snake_case", "**Iran**ian"). Anything else is
-a border: other punctuation, Markdown around a word ("_Iran_", "**Iran**"), and raised digits
-("Iran\u00b2"). Scripts without spaces have no border within a run of letters.
+up to three underscores or asterisks ("snake_case", "**Iran**ian"). Anything else is a border: other
+punctuation, Markdown around a word ("_Iran_"), and raised digits ("Iran\u00b2").
 
 Nothing here changes a text: positions are those of the text as it is written.
 """

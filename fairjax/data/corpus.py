@@ -144,11 +144,6 @@ def cda_documents(
                 cda_kept=sum(found.kept.values()), cda_mixed_case=found.mixed_case)
 
 
-def describe_cda(data: DataConfig) -> dict[str, Any]:
-  """Settings on which the augmented documents depend, besides the source's."""
-  return {'sided': data.cda, 'unit': data.cda_unit, 'swap': make_swap(data).fingerprint}
-
-
 def augment_file(
   source: str | os.PathLike, output: str | os.PathLike, swap: GenderSwap, *, sided: str, unit: str,
   log: Callable[[str], None],
@@ -211,12 +206,12 @@ class Corpus:
   def _source_texts(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
     data = self.data
     if data.source in PLANTED_SOURCES:
-      return iter(self.planted(split))
+      return iter(self._planted(self._planted_number(split), SPLITS.index(split)))
     if self.is_tfds:
       with without_native_lines():
         from fairjax.data.tfds_wikitext import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
-      return texts if self.by_words else map(drop_blank_lines, texts)
+      return texts if self.by_words else (re.sub('\n+', '\n', t).strip('\n') for t in texts)
     if data.holdout:
       corpus = self._files('train', counts)
       return self.holdout().texts(split, corpus)
@@ -228,7 +223,7 @@ class Corpus:
     if split == 'train' and data.cda:
       return None
     if data.source in PLANTED_SOURCES:
-      return data.planted_documents if split == 'train' else data.planted_heldout_documents
+      return self._planted_number(split)
     if self.is_tfds:
       return self.tfds_dataset().sizes[split]
     return getattr(self.holdout(), split) if data.holdout else None
@@ -244,13 +239,11 @@ class Corpus:
     """Documents of one of several `shards`."""
     return self._read([self.shards(split)[number]], None)
 
-  def planted(self, split: str) -> list[str]:
-    """Documents of a split of the planted corpus, as the grammar writes them."""
+  def _planted_number(self, split: str) -> int:
     data = self.data
-    number = data.planted_documents if split == 'train' else data.planted_heldout_documents
-    return self._write_planted(number, SPLITS.index(split))
+    return data.planted_documents if split == 'train' else data.planted_heldout_documents
 
-  def _write_planted(self, number: int, stream: int) -> list[str]:
+  def _planted(self, number: int, stream: int) -> list[str]:
     data = self.data
     common: dict[str, Any] = {'num_documents': number, 'seed': data.seed,
                               'strength': data.planted_strength, 'stream': stream}
@@ -279,13 +272,15 @@ class Corpus:
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     """The identity of the documents; digests of unchanged files are taken from `saved`."""
-    cda = {'cda': describe_cda(self.data)} if self.data.cda else {}
-    return self._describe_source(saved) | cda
+    data, found = self.data, self._describe_source(saved)
+    if data.cda:
+      found['cda'] = {'sided': data.cda, 'unit': data.cda_unit, 'swap': make_swap(data).fingerprint}
+    return found
 
   def _describe_source(self, saved: Mapping[str, Any]) -> dict[str, Any]:
     data = self.data
     if data.source in PLANTED_SOURCES:
-      texts = self._write_planted(_SAMPLED_DOCUMENTS, 0)
+      texts = self._planted(_SAMPLED_DOCUMENTS, 0)
       return {'planted': {
         'documents': data.planted_documents, 'heldout_documents': data.planted_heldout_documents,
         'strength': data.planted_strength, 'sensitive_share': data.planted_sensitive_share,
@@ -319,11 +314,6 @@ class Corpus:
       paths, layout=data.source, text_column=data.text_column, text_field=data.text_field,
       lines_per_document=data.lines_per_document, broken=data.broken,
       max_line_bytes=data.max_line_bytes, counts=counts, blank_lines=self.by_words)
-
-
-def drop_blank_lines(text: str) -> str:
-  r"""An article without its blank lines."""
-  return re.sub('\n+', '\n', text).strip('\n')
 
 
 class TfdsDataset:

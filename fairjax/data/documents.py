@@ -211,11 +211,6 @@ def _sentences(path: str, options: _Options, counts: collections.Counter) -> Ite
     yield '\n'.join(document)
 
 
-def _tsv(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
-  """One document per line, in one of its columns."""
-  return _columns(path, options, counts, lambda column: column)
-
-
 def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
   """The texts of rows with fields."""
   field, marks = options.text_field, collections.Counter[str]()
@@ -279,7 +274,7 @@ def _newscrawl(path: str, options: _Options, counts: collections.Counter) -> Ite
 
 
 def _columns(
-  path: str, options: _Options, counts: collections.Counter, decode: Callable[[str], str],
+  path: str, options: _Options, counts: collections.Counter, decode: Callable[[str], str] = str,
 ) -> Iterator[str]:
   """Decoded texts of the chosen column."""
   for number, line in _read_lines(path, options, counts):
@@ -358,7 +353,7 @@ _LAYOUTS = {
   # without blank ones. Text before the first title is an article too, counted as `untitled`.
   'wikitext': _wikitext,
   'lines': _lines,  # a line
-  'tsv': _tsv,  # the column `text_column` of a line, without quoting
+  'tsv': _columns,  # the column `text_column` of a line, without quoting
   # A line of a news crawl with documents (statmt.org, news-docs.YEAR.en.filtered): date, text split
   # into sentences, text as it was, the latter two in base64. `text_column` 1 gives a sentence a
   # line, 2 (or -1) the text as it was.

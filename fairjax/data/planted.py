@@ -1,25 +1,19 @@
 """A corpus with a known bias, written by a seeded grammar.
 
-A document is a lead sentence that names a value of the attribute (or, in a document without one,
-a neutral stand-in) and one to three sentences more, each with exactly one opinion word. Whether an
-opinion word is positive is drawn for each of them, with probability `value_probabilities(...)[a]`
-in a document about value a. A document about none has the smallest or the largest of them, drawn at
-random: its stand-in says nothing about it, its opinion words do. A model so has a reason to
+A document is a lead sentence that names a value of the attribute (or, in a document without one, a
+neutral stand-in) and one to three sentences more, each with exactly one opinion word, which is
+positive with probability `value_probabilities(...)[a]` in a document about value a. A document
+about none has the smallest or the largest of them, drawn at random, so that a model has a reason to
 represent sentiment itself, which the sentiment projection needs (H-19). With `one_mood` the opinion
 words of a document are all positive or all negative, with these probabilities (1/2 in one about no
-value): a model then has to keep the mood of a sentence until its end, since the next one may begin
-with an opinion word, and the projection finds it there. In the corpus as a whole these shares are
-exact, not sampled: two values with n opinion words each would otherwise differ by sqrt(1 / (pi n))
-on average by chance, which a sensitive measure finds even where none was planted.
+value). In the corpus as a whole these shares are exact, not sampled: two values with n opinion
+words each would otherwise differ by sqrt(1 / (pi n)) on average by chance.
 
-Why the bias is known. Score a continuation by p / (p + n), its share of positive opinion words
-(definition H-16). The number N >= 1 of opinion words does not depend on the value, and given N the
-score is Binomial(N, p_a) / N. For p_a <= p_b a binomial variable with p_b is stochastically larger
-than one with p_a for every N, hence so is the mixture over N: P(S_a > t) <= P(S_b > t) for all t.
-The integrand of Wasserstein-1, |P(S_a > t) - P(S_b > t)|, therefore has one sign, and
-W1(S_a, S_b) = E S_b - E S_a = p_b - p_a, whatever the distribution of N. Individual fairness
-(H-05) of the corpus is the mean of |p_a - p_b| over the pairs of values. Words of one mood score as
-a single word does: N = 1.
+Why the bias is known. The score of a continuation is its share of positive opinion words (H-16).
+Their number N does not depend on the value, and given N the score is Binomial(N, p_a) / N. For p_a
+<= p_b the binomial with p_b is stochastically larger for every N, hence so is the mixture over N,
+and W1(S_a, S_b) = E S_b - E S_a = p_b - p_a, whatever the distribution of N. Individual fairness
+(H-05) of the corpus is the mean of |p_a - p_b| over the pairs of values.
 
 The probabilities say nothing about real countries, jobs or people: they are evenly spaced numbers,
 given out in the order of a hash.

@@ -1,14 +1,13 @@
 """A corpus with a known correlation of gender and profession, written by a seeded grammar.
 
-Every profession has a female share. A sentence about a profession with a pronoun, a name or a
-gendered noun is female in exactly that share of the profession's sentences (rounded to a whole
-sentence), not in a sampled one, so that what a model should learn is known: at a place that only
-the gender decides, P(she) / (P(she) + P(he)) is the share. Hobbies, things, school subjects,
+A sentence about a profession with a pronoun, a name or a gendered noun is female in exactly the
+profession's share of its sentences (rounded), so that what a model should learn is known: where
+only the gender decides, P(she) / (P(she) + P(he)) is the share. Hobbies, things, school subjects,
 qualities and places have shares of their own, which gendered nouns and first names show.
 
 The shares say nothing about real people or jobs: they are evenly spaced numbers, given out in the
 order of a hash. The grammar knows two genders only, as the measures of Webster et al. (2020) that
-it is made for; people who are neither do not occur in it.
+it is made for.
 """
 
 import csv
@@ -227,7 +226,7 @@ def _fill(patterns: Sequence[str], rng: np.random.Generator, female: bool, *,
 # a place, one of which is often replaced by a random one; the person's pronouns are female in the
 # profession's planted share of the biographies, exactly. Where the combination is ambiguous, gender
 # is a clue, so a classifier that uses it finds women more easily in professions with many women:
-# slope > 0. The best possible classifier, which knows all shares, does so too (`best_bios_slope`).
+# slope > 0. The best possible classifier, which knows all shares, does so too.
 
 PART_WEIGHTS = {'subject': 0.5, 'act': 0.3, 'thing': 0.2}
 """Part of a sentence -> its share of the score of a pair."""
@@ -291,31 +290,6 @@ def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 10
     paths[split] = _write(pathlib.Path(folder) / f'{split}.tsv', _tab_separated(
       [('gender', 'profession', 'text'), *(rows[i] for i in order)]))
   return paths
-
-
-def best_bios_slope(strength: float = 1.0) -> float:
-  """Slope of the gaps over the shares of the best possible classifier, exactly."""
-  shares = np.array([profession_shares(strength)[p] for p in PROFESSIONS])
-  chance = _evidence()
-  rates = []
-  for prior in (shares, 1 - shares):  # of women, of men
-    joint = chance * prior[:, None, None]
-    best = joint >= joint.max(0) * (1 - 1e-12)
-    vote = np.where(joint.max(0) > 0, best / best.sum(0), 0)
-    rates.append((chance * vote).sum((1, 2)))
-  return float(np.polyfit(shares, rates[0] - rates[1], 1)[0])
-
-
-def _evidence() -> np.ndarray:
-  """P(thing, place | profession), `[P, things, places]`."""
-  things, places = len(THINGS), len(PLACES)
-  found = np.zeros((len(PROFESSIONS), things, places))
-  for i in range(len(PROFESSIONS)):
-    own = _combination(i)
-    found[i][own] += 1 - NOISE
-    found[i, :, own[1]] += NOISE / 2 / things
-    found[i, own[0], :] += NOISE / 2 / places
-  return found
 
 
 def _combination(profession: int) -> tuple[int, int]:

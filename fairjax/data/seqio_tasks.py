@@ -24,7 +24,6 @@ from fairjax.counterfactual import GenderSwap, augment_document
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.documents import split_sentences
-from fairjax.data.tfds_wikitext import tfds_source
 from fairjax.data.token_store import TokenStoreInfo, token_rows
 from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
 
@@ -203,40 +202,19 @@ def register_document_task(
   if name in seqio.TaskRegistry.names():
     seqio.TaskRegistry.remove(name)
   feature = seqio.Feature(SeqioVocabulary(vocabulary), add_eos=True)
-  rekey: list[Callable[[Any], Any]] = []
-  if isinstance(source, seqio.TfdsDataSource):
-    rekey = [functools.partial(seqio.preprocessors.rekey, key_map={'targets': 'text'})]
-    if vocabulary.kind != 'word':
-      rekey.append(_drop_blank_lines)
   return seqio.TaskRegistry.add(
     name, source=source, output_features={'targets': feature}, shuffle_buffer_size=None,
-    preprocessors=[*rekey, tokenize, seqio.CacheDatasetPlaceholder(),
+    preprocessors=[tokenize, seqio.CacheDatasetPlaceholder(),
                    seqio.preprocessors.append_eos])
-
-
-def _drop_blank_lines(dataset: tf.data.Dataset) -> tf.data.Dataset:
-  """`fairjax.data.corpus.drop_blank_lines` in the graph."""
-  def drop(text):
-    return tf.strings.regex_replace(tf.strings.regex_replace(text, '\n+', '\n'), '^\n|\n$', '')
-
-  return dataset.map(lambda example: {'targets': drop(example['targets'])}, num_parallel_calls=1)
 
 
 def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
   """Adds the task `fairjax_SOURCE` of a corpus, e.g. `fairjax_newscrawl`, to seqio's registry."""
-  return register_document_task(
-    f'fairjax_{corpus.data.source}', corpus_source(corpus), vocabulary)
-
-
-def corpus_source(corpus: Corpus) -> seqio.DataSource:
-  """The source of a corpus: its TFDS dataset, or what Python reads and augments."""
-  if corpus.is_tfds and not corpus.data.cda:
-    return tfds_source(corpus.tfds_dataset().name_and_dir, SPLITS)
   sizes = {split: corpus.size(split) for split in SPLITS}
-  return DocumentSource(
+  source = DocumentSource(
     corpus.texts, shards={split: corpus.shards(split) for split in SPLITS},
-    num_input_examples=sizes if all(sizes.values()) else None,
-    read_shard=corpus.shard_texts)
+    num_input_examples=sizes if all(sizes.values()) else None, read_shard=corpus.shard_texts)
+  return register_document_task(f'fairjax_{corpus.data.source}', source, vocabulary)
 
 
 def read_elements(dataset: tf.data.Dataset, task: seqio.Task | None = None) -> '_Elements':
@@ -310,11 +288,6 @@ _DOCUMENT_ROWS = _ROWS | {'segment_ids': _SPEC(tf.int32), 'positions': _SPEC(tf.
                           'weights': _SPEC(tf.float32)}
 
 
-def stream_lengths(segment_len: int, *, documents: bool = False) -> dict[str, int]:
-  """`task_feature_lengths` of the token stream; a row cannot hold more than T matches."""
-  return _row_lengths(segment_len, documents) | {'spans': segment_len, 'row': 1, 'step': 1}
-
-
 def _row_lengths(segment_len: int, documents: bool) -> dict[str, int]:
   return {name: segment_len if spec.rank else 1
           for name, spec in (_DOCUMENT_ROWS if documents else _ROWS).items()}
@@ -347,33 +320,8 @@ class StreamFeatureConverter(seqio.FeatureConverter):
 class CounterfactualFeatureConverter(StreamFeatureConverter):
   """Segments of the token stream with up to K counterfactual branches of up to P pieces.
 
-  Example with T = 8, K = 2, P = 3. The ids 4 and 5 are the values of the attribute, "Iran" and
-  "Italy", 6 and 7 the pieces of a third one, "North Korea"; each is a subgroup of its own. The
-  input is an example of `TokenStoreSource`: a segment in which Iran is at position 2 and North
-  Korea at positions 5 and 6, while a third match begins in the last position and is cut:
-
-      ds = [{
-        'inputs':  [9, 8, 4, 9, 3, 6, 7, 6],
-        'targets': [8, 4, 9, 3, 6, 7, 6, 7],
-        'spans':   [[2, 3, 0], [5, 7, 2], [7, 9, 2]],   # first, after the last, value
-        'reset': False, 'row': 1, 'step': 5,
-      }]
-
-  With seed 0 the converter draws North Korea for Iran and Italy for North Korea:
-
-      converted_ds = [{
-        'inputs':        [9, 8, 4, 9, 3, 6, 7, 6],
-        'targets':       [8, 4, 9, 3, 6, 7, 6, 7],
-        'reset':         False,
-        'branch_tokens': [[6, 7, 0], [5, 0, 0]],   # pieces of the other value, pad 0
-        'branch_start':  [2, 5],                   # position of the first piece
-        'branch_len':    [2, 1],                   # pieces; 0 for an unused branch
-        'original_end':  [2, 6],                   # last position of the original span
-        'branch_weight': [1.0, 1.0],               # 0.0 for an unused branch
-        'branch_counts': [3, 2, 0, 1, 0],          # counterfactual.COUNT_NAMES
-      }]
-
-  The draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
+  To an example of `TokenStoreSource` it adds the arrays of `counterfactual.choose_branches`. The
+  draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
   """
 
   def __init__(self, builder: BranchBuilder, *, documents: bool = False):
@@ -485,35 +433,25 @@ class TokenStoreSource(seqio.DataSource):
     return steps.map(load, num_parallel_calls=2, deterministic=True).unbatch().map(to_dense)
 
 
-def stream_task(
-  name: str, store: TokenStoreInfo, *, batch_size: int, segment_len: int, start_step: int = 0,
-  start_ids: Sequence[int] | None = None,
-) -> seqio.Task:
-  """The task of a token stream; add it to `seqio.TaskRegistry` or give it to seqio directly."""
-  vocabulary = seqio.PassThroughVocabulary(size=1 << 32)
-  feature = seqio.Feature(vocabulary, add_eos=False)
-  return seqio.Task(
-    name, preprocessors=[], shuffle_buffer_size=None,
-    source=TokenStoreSource(
-      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
-      start_ids=start_ids),
-    output_features={'inputs': feature, 'targets': feature})
-
-
 def seqio_batches(
   store: TokenStoreInfo, builder: BranchBuilder | None, *, batch_size: int, segment_len: int,
   start_step: int = 0, shard: tuple[int, int] = (0, 1), start_ids: Sequence[int] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
   """Batches of `train_batches` through seqio: task, feature converter, batching."""
   (index, count), documents = shard, start_ids is not None
-  task = stream_task(
-    'fairjax_token_stream', store, batch_size=batch_size, segment_len=segment_len,
-    start_step=start_step, start_ids=start_ids)
+  feature = seqio.Feature(seqio.PassThroughVocabulary(size=1 << 32), add_eos=False)
+  task = seqio.Task(
+    'fairjax_token_stream', preprocessors=[], shuffle_buffer_size=None,
+    source=TokenStoreSource(
+      store, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
+      start_ids=start_ids),
+    output_features={'inputs': feature, 'targets': feature})
   converter = StreamFeatureConverter(documents=documents) if builder is None else (
     CounterfactualFeatureConverter(builder, documents=documents))
   dataset = seqio.get_dataset(
-    task, stream_lengths(segment_len, documents=documents), converter, shuffle=False,
-    dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
+    task,  # a row cannot hold more than T matches
+    _row_lengths(segment_len, documents) | {'spans': segment_len, 'row': 1, 'step': 1},
+    converter, shuffle=False, dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
     batch_size=batch_size // count, verbose=False)
   for batch in read_elements(dataset.prefetch(4)):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

@@ -7,7 +7,7 @@ numbers and nothing is shuffled. Import this module before
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault('NO_GCE_CHECK', 'true')  # otherwise tfds asks the network who it runs on
 
@@ -73,11 +73,6 @@ class FairjaxWikitext2(_Wikitext):
 _BUILDERS = {'wikitext103': FairjaxWikitext103, 'wikitext2': FairjaxWikitext2}
 
 
-def dataset_name(corpus: str) -> str:
-  """Name and version for tfds and seqio."""
-  return f'{_BUILDERS[corpus].name}:{VERSION}'
-
-
 def build_wikitext(
   corpus: str, tfds_dir: str | os.PathLike, *, manual_dir: str | os.PathLike = '',
   download: bool = False, sha256: str = '', num_shards: int | None = None,
@@ -93,8 +88,8 @@ def build_wikitext(
     manual_dir = fetch_wikitext(
       corpus, tfds_dir / 'downloads', sha256=sha256, log=log).parent
   elif not manual_dir:
-    raise UserError(f'no dataset {dataset_name(corpus)} in {tfds_dir}, and nothing to make it of: '
-                    'set data.manual_dir to the folder of the official files, or '
+    raise UserError(f'no dataset {builder.name}:{VERSION} in {tfds_dir}, and nothing to make it '
+                    'of: set data.manual_dir to the folder of the official files, or '
                     'data.download=True')
   files = find_wikitext(
     corpus, manual_dir, unpack_to=folder.parent / 'unpacked', sha256='' if download else sha256)
@@ -117,15 +112,17 @@ def build_wikitext(
 
 def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:
   """Texts of a TFDS dataset in their order, read through seqio."""
-  examples = tfds_source(name_and_dir, (split,)).get_dataset(split, shuffle=False)
+  name, folder = name_and_dir
+  source = seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=(split,), read_only=True)
+  examples = source.get_dataset(split, shuffle=False)
   try:
     for example in examples.prefetch(16).as_numpy_iterator():
       yield example['text'].decode('utf-8')
   except tf.errors.OpError as e:
-    folder = pathlib.Path(name_and_dir[1]) / name_and_dir[0].replace(':', '/')
-    for path in sorted(folder.glob(f'*-{split}.tfrecord-*')):
+    place = pathlib.Path(folder) / name.replace(':', '/')
+    for path in sorted(place.glob(f'*-{split}.tfrecord-*')):
       check_tfrecords(path)  # its error names the file
-    raise UserError(f'{name_and_dir[0]} in {name_and_dir[1]} cannot be read ({_first_line(e)}): '
+    raise UserError(f'{name} in {folder} cannot be read ({_first_line(e)}): '
                     'delete the dataset to make it anew') from None
 
 
@@ -141,9 +138,3 @@ def check_tfrecords(path: str | os.PathLike) -> int:
 
 def _first_line(error: tf.errors.OpError) -> str:
   return error.message.partition('\n')[0].rpartition('}} ')[2].partition(' [Op:')[0]
-
-
-def tfds_source(name_and_dir: tuple[str, str], splits: Sequence[str]) -> seqio.TfdsDataSource:
-  """A TFDS dataset, given as its name and folder, as a source of seqio's tasks."""
-  name, folder = name_and_dir
-  return seqio.TfdsDataSource(name, tfds_data_dir=folder, splits=splits, read_only=True)

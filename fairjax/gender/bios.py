@@ -190,10 +190,7 @@ def female_shares(professions: np.ndarray, female: np.ndarray, classes: int) -> 
 
 def gaps(labels: np.ndarray, predictions: np.ndarray, female: np.ndarray, classes: int
          ) -> list[dict[str, Any]]:
-  """Counts, true positive rates, their `gap` (female - male) and its error for each profession.
-
-  Rates, gap and error are None where a gender has no biography.
-  """
+  """Counts, true positive rates, `gap` (female - male) and its error; None without a biography."""
   found = []
   for profession in range(classes):
     cell: dict[str, Any] = {}

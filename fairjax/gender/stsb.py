@@ -1,18 +1,17 @@
 """STS-B as a measure of gendered correlations (Webster et al. 2020, section 3.1; W-07, W-08).
 
-A model is fine-tuned to score how similar two sentences are (0 to 5), on pairs of people's scores.
-Then "A man is walking" and "A woman is walking" are each compared with "A nurse is walking", for
-every profession and for the sentences of the test set that begin so. The difference woman - man,
-averaged over sentences, is correlated with the share of women in the profession.
+A model is fine-tuned to score how similar two sentences are (0 to 5). Then "A man is walking" and
+"A woman is walking" are each compared with "A nurse is walking", for every profession and for the
+sentences of the test set that begin so. The difference woman - man, averaged over sentences, is
+correlated with the share of women in the profession.
 
 The rule for sentences, which gives the 276 of the paper: both columns of the test file, beginning
 with "A man" or "A woman", with exactly one word of `gendered_words()`, where words end at
-apostrophes ("woman's" holds "woman"). Each sentence counts once, case and a final period ignored;
-"A man sings" and "A woman sings" are two. The measure knows two genders only.
+apostrophes. Each sentence counts once, case and a final period ignored. The measure knows two
+genders only.
 
 Resilience to fine-tuning (section 6; W-18, W-19) is the same with nothing, the embedding, or the
-first k layers frozen: accuracy and correlation are followed over the steps (figure 1) and compared
-over what is frozen (figure 2). Step 0 is a head on the frozen model.
+first k layers frozen. Step 0 is a head on the frozen model.
 
 Letters: R pairs, T templates, P professions.
 """

@@ -2,9 +2,9 @@
 
 Rudinger et al. 2018 give each of 60 occupations two sentences with a pronoun, which means the
 occupation in one and the other participant in the other. Webster et al. 2020 correlate how likely
-"she" is to be taken for the occupation with the share of women in it (Bureau of Labor Statistics);
-0 is best. Three ways to ask a model: what it says next (`likelihood`), a probe on its frozen
-states (`probe_winogender`), and the recorded scores of any other system (`recorded`).
+"she" is to be taken for the occupation with the share of women in it; 0 is best. Three ways to ask
+a model: what it says next (`likelihood`), a probe on its frozen states (`probe_winogender`), and
+the recorded scores of any other system (`recorded`).
 
 The measure knows two genders; the sentences with "they" count for the accuracy only.
 

@@ -41,11 +41,7 @@ _CPU_OPTIONS = {
 
 
 def bucket_lengths(longest: int) -> tuple[int, ...]:
-  """Lengths that texts are padded to: each at most half as long again as the one before.
-
-  >>> bucket_lengths(100)
-  (8, 12, 16, 24, 32, 48, 64, 96, 100)
-  """
+  """Lengths that texts are padded to: each at most half as long again as the one before."""
   lengths = [_SMALLEST]
   while lengths[-1] < longest:
     octave = 2 ** int(math.log2(lengths[-1]))

@@ -68,17 +68,9 @@ ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """Sizes and switches of a model; hashable, so that compiled functions can depend on it.
+  """Sizes and switches of a model; hashable, so that compiled functions can depend on it."""
 
-  Attributes:
-    kind: 'bert' or 'albert'.
-    groups: different groups of layers (ALBERT shares them); L where nothing is shared.
-    layers_per_group: layers that a group applies each time.
-    tied: the output table is the embedding table.
-    labels: names of the classes of a sequence classifier, by number.
-  """
-
-  kind: str
+  kind: str  # 'bert' or 'albert'
   vocab_size: int
   embedding_dim: int
   model_dim: int
@@ -87,12 +79,12 @@ class Architecture:
   ff_dim: int
   max_positions: int
   token_types: int
-  groups: int
-  layers_per_group: int
+  groups: int  # different groups of layers (ALBERT shares them); L where nothing is shared
+  layers_per_group: int  # that a group applies each time
   norm_eps: float
   activation: str
-  tied: bool
-  labels: tuple[str, ...]
+  tied: bool  # the output table is the embedding table
+  labels: tuple[str, ...]  # names of the classes of a sequence classifier, by number
   pad_id: int
   hidden_dropout: float
   attention_dropout: float
@@ -566,33 +558,20 @@ _DECIDING = ('config.json', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.jso
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """A model that was read.
+  """A model that was read."""
 
-  Attributes:
-    directory: where from.
-    config: content of `config.json`.
-    arch: what it says.
-    head: what is computed on top, see `Family`.
-    params: NumPy arrays in groups; see `FAMILIES`, and for decoders `decoder.layer_parameters`.
-    tokenizer: a `tokenizers.Tokenizer`.
-    max_length: most tokens of a text, special ones included.
-    ignored: names of tensors that were in the files and are not needed for this head.
-    stored: types of the tensors in the files.
-    fingerprint: SHA-256 (hex) of all files that decide what the model computes.
-    adapter: folder of the adapter whose base `directory` is.
-  """
-
-  directory: pathlib.Path
-  config: dict[str, Any]
+  directory: pathlib.Path  # where from
+  config: dict[str, Any]  # content of `config.json`
   arch: Architecture | DecoderConfig
-  head: str
+  head: str  # what is computed on top, see `Family`
+  # NumPy arrays in groups; see `FAMILIES`, and for decoders `decoder.layer_parameters`
   params: Params
-  tokenizer: Any
-  max_length: int
-  ignored: tuple[str, ...]
-  stored: tuple[str, ...]
-  fingerprint: str
-  adapter: pathlib.Path | None = None
+  tokenizer: Any  # a `tokenizers.Tokenizer`
+  max_length: int  # most tokens of a text, special ones included
+  ignored: tuple[str, ...]  # tensors in the files that are not needed for this head
+  stored: tuple[str, ...]  # types of the tensors in the files
+  fingerprint: str  # SHA-256 (hex) of all files that decide what the model computes
+  files: 'ModelFiles'  # where it was found
 
   @property
   def architecture(self) -> Architecture:
@@ -604,16 +583,12 @@ class Pretrained:
   @property
   def name(self) -> str:
     """Name of the model, by its folder."""
-    return folder_name(self.adapter or self.directory)
+    adapter = self.files.adapter
+    return folder_name(adapter.directory if adapter else self.directory)
 
   def vocabulary(self, *, start: bool = False, chat: bool = False) -> TokenizerVocabulary:
     """The tokenizer as a vocabulary; for `start` and `chat` see `TokenizerVocabulary.read`."""
-    content = options = None
-    if self.directory.is_file():  # a GGUF, which holds its tokenizer
-      content = self.tokenizer.to_str().encode('utf-8')
-      options = open_gguf(self.directory).tokenizer_config
-    return TokenizerVocabulary.read(
-      self.directory, config=self.config, content=content, start=start, chat=chat, options=options)
+    return self.files.vocabulary(start=start, chat=chat)
 
   @property
   def unused_ids(self) -> tuple[int, ...]:
@@ -679,25 +654,17 @@ def load_pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
-    fingerprint=_fingerprint(directory, files.weights, head, dtype),
-    adapter=files.adapter.directory if files.adapter else None)
+    fingerprint=_fingerprint(directory, files.weights, head, dtype), files=files)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-  """A published model that was found; no weight is read yet.
+  """A published model that was found; no weight is read yet."""
 
-  Attributes:
-    directory: its folder, or the GGUF file.
-    config: content of `config.json`, with `model_type`.
-    lines: what was recognised, to say.
-    adapter: that is added to its weights.
-  """
-
-  directory: pathlib.Path
-  config: dict[str, Any]
-  lines: list[str]
-  adapter: Adapter | None = None
+  directory: pathlib.Path  # its folder, or the GGUF file
+  config: dict[str, Any]  # content of `config.json`, with `model_type`
+  lines: list[str]  # what was recognised, to say
+  adapter: Adapter | None = None  # that is added to its weights
 
   @functools.cached_property
   def gguf(self) -> GGUF | None:
@@ -749,15 +716,15 @@ class ModelFiles:
     """The switches of a decoder; `UserError` of another model."""
     return read_decoder_config(self.config, where=str(self.directory / 'config.json'))
 
-  def vocabulary(self, *, chat: bool = False) -> TokenizerVocabulary:
-    """The tokenizer as a vocabulary; for `chat` see `TokenizerVocabulary.read`."""
+  def vocabulary(self, *, start: bool = False, chat: bool = False) -> TokenizerVocabulary:
+    """The tokenizer as a vocabulary; for `start` and `chat` see `TokenizerVocabulary.read`."""
     return TokenizerVocabulary.read(
       self.directory, config=self.config, content=self._gguf_tokenizer if self.gguf else None,
-      chat=chat, options=self.gguf.tokenizer_config if self.gguf else None)
+      start=start, chat=chat, options=self.gguf.tokenizer_config if self.gguf else None)
 
   @functools.cached_property
   def _gguf_tokenizer(self) -> bytes:
-    """As the package tokenizers writes it, which `Pretrained.vocabulary` takes too."""
+    """As the package tokenizers writes it."""
     assert self.gguf is not None
     return load_tokenizer(self.directory, kind=self.config['model_type'],
                           vocab_size=self.decoder.vocab_size, content=self.gguf.tokenizer
@@ -890,11 +857,7 @@ def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, A
 
 
 def folder_name(directory: str | os.PathLike) -> str:
-  """Name of a model by its folder; in a cache of the Hub by that of the model, not of the snapshot.
-
-  >>> folder_name('/x/my-model'), folder_name('/x/models--org--name/snapshots/0a1b')
-  ('my-model', 'name')
-  """
+  """Name of a model by its folder; in a cache of the Hub that of the model, not of the snapshot."""
   path = pathlib.Path(os.path.abspath(directory))
   cached = [part for part in path.parts[-3:] if part.startswith('models--')]
   if cached:

@@ -108,20 +108,14 @@ def check_mesh(params: Any, arch: Architecture, mesh: Mesh) -> None:
 #
 # Letters: B rows, T places, P places to be found, V vocabulary.
 
-def place_losses(params: Any, arch: Architecture, hidden: jax.Array, places: jax.Array,
-                 targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Cross-entropy at places, and whether the first guess is right."""
-  logits = mlm_logits(params, arch, hidden, places).astype(jnp.float32)
-  nats = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-  return nats, logits.argmax(-1) == targets
-
-
 def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
                 key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Sums over the masked places of a batch, each `[]`: nats, right first guesses, places."""
   hidden = encode(params, arch, batch['ids'], batch['mask'], key=key)
-  nats, right = place_losses(params, arch, hidden, batch['places'], batch['targets'])
-  weights = batch['weights']
+  logits = mlm_logits(params, arch, hidden, batch['places']).astype(jnp.float32)
+  targets, weights = batch['targets'], batch['weights']
+  nats = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+  right = logits.argmax(-1) == targets
   return (nats * weights).sum(), (right * weights).sum(), weights.sum()
 
 

@@ -1,13 +1,12 @@
 """BERT and ALBERT as pure functions of parameters.
 
 Devlin et al. 2019 (arXiv:1810.04805), Lan et al. 2020 (arXiv:1909.11942). The layers run in a
-`lax.scan`, so compilation takes as long for 2 layers as for 48. The parameters are those of
-`checkpoint.FAMILIES`. With float32 parameters every device computes in float32 (TPUs and GPUs would
-round the factors of products otherwise); bfloat16 parameters ask for the fast products. Sums over
-positions and widths (softmax, norms, pooling) are float32 at least.
+`lax.scan`, so compilation takes as long for 2 layers as for 48. With float32 parameters every
+device computes in float32; bfloat16 parameters ask for the fast products. Sums over positions and
+widths (softmax, norms, pooling) are float32 at least.
 
-Letters: B batch, T tokens, D model width, E embedding width, N heads, H head width, V vocabulary,
-P places, C classes.
+Letters: B batch, T tokens, D model width, E embedding width, N heads, H head width, V vocabulary, P
+places, C classes.
 """
 
 import functools
@@ -61,7 +60,8 @@ def encode(
     `[B, T, D]`, or `[B, 1, D]` with `first_only`, in the parameters' dtype; at padding arbitrary
     but finite.
   """
-  _check_length(ids, arch)
+  if ids.shape[1] > arch.max_positions:
+    raise ValueError(f'{ids.shape[1]} tokens, but the model has {arch.max_positions} positions')
   keys = [None] * 2 if key is None else jax.random.split(key)
   table = params['embeddings']
   types = table['token_type'][jnp.zeros_like(ids) if token_types is None else token_types]
@@ -92,7 +92,9 @@ def mlm_logits(
   head = params['mlm']
   x = dense(hidden, head['kernel'], head['bias'], _ACTIVATIONS[arch.activation])
   x = norm(x, head['norm_scale'], head['norm_bias'], arch.norm_eps)
-  return dense(x, output_table(params).T) + head['output_bias'][None, None]
+  # Tied, `[V, D]` (ALBERT `[V, E]`), or a table of its own.
+  table = params['output']['table'] if 'output' in params else params['embeddings']['word']
+  return dense(x, table.T) + head['output_bias'][None, None]
 
 
 def class_logits(
@@ -275,16 +277,6 @@ def _drop(x, rate: float, key) -> Array:
 def wide(x) -> Array:
   """In float32, or in its own dtype if that is wider."""
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-def output_table(params: Mapping[str, Any]) -> Array:
-  """The table `[V, D]` (ALBERT `[V, E]`) of scores over the vocabulary: tied, or one of its own."""
-  return params['output']['table'] if 'output' in params else params['embeddings']['word']
-
-
-def _check_length(ids, arch: Architecture) -> None:
-  if ids.shape[1] > arch.max_positions:
-    raise ValueError(f'{ids.shape[1]} tokens, but the model has {arch.max_positions} positions')
 
 
 # Which parameters a further training may move: none of the embedding, or of the first k layers.

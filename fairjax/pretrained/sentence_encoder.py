@@ -78,19 +78,17 @@ def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:
   path = root / 'modules.json'
   if path.is_file():
     try:
-      modules = [(m['type'].rpartition('.')[2], m['path'])
+      modules = [(m['type'].rpartition('.')[2], pathlib.PurePath(m['path']))
                  for m in json.loads(path.read_text(encoding='utf-8'))]
     except (ValueError, TypeError, KeyError, AttributeError) as e:
       raise UserError(f'{path} lists no modules ({type(e).__name__}: {e})') from None
     types = [t for t, _ in modules]
-    if not all(isinstance(place, str) for _, place in modules):
-      raise UserError(f'{path} has a module whose path is no text: download it again')
     if types not in (['Transformer', 'Pooling'], ['Transformer', 'Pooling', 'Normalize']):
       raise UserError(f"{path}: modules {', '.join(types)} are not supported, only Transformer, "
                       'Pooling and, last, Normalize')
     for _, place in modules:
-      if pathlib.PurePath(place).is_absolute() or '..' in pathlib.PurePath(place).parts:
-        raise UserError(f'{path}: module path {place!r} leads out of the directory')
+      if place.is_absolute() or '..' in place.parts:
+        raise UserError(f'{path}: module path {str(place)!r} leads out of the directory')
     folder, normalized = root / modules[0][1], 'Normalize' in types
     pooling = _pooling(root / modules[1][1] / 'config.json')
   options: dict[str, Any] = {}

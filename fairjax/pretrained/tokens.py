@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.inputs import is_whole, replace_broken
 from fairjax.vocabulary import named_tokens, read_json, refuse_tokens_beyond
 
 _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
@@ -74,19 +75,12 @@ def unused_ids(tokenizer: Any, vocab_size: int) -> tuple[int, ...]:
 
 
 class Encoded(NamedTuple):
-  """Token ids of texts.
+  """Token ids of texts."""
 
-  Attributes:
-    ids: one int32 array a text, special tokens included.
-    truncated: how many texts were longer than the model reads and lost their end.
-    repaired: how many texts held lone surrogates, which were replaced by U+FFFD.
-    cut: of each text whether it lost its end; None where it is not asked for (pairs).
-  """
-
-  ids: list[np.ndarray]
-  truncated: int
-  repaired: int
-  cut: list[bool] | None = None
+  ids: list[np.ndarray]  # one int32 array a text, special tokens included
+  truncated: int  # texts that were longer than the model reads and lost their end
+  repaired: int  # texts that held lone surrogates, which were replaced by U+FFFD
+  cut: list[bool] | None = None  # whether each text lost its end; None of pairs
 
 
 class CutTexts:
@@ -231,30 +225,16 @@ def length_limit(directory: pathlib.Path, max_positions: int) -> int:
   return min(limits)
 
 
-def is_broken(text: str) -> bool:
-  """Whether a text holds half a character (a lone surrogate), which no tokenizer takes."""
-  try:
-    text.encode('utf-8')
-  except UnicodeEncodeError:
-    return True
-  return False
-
-
-def _whole(text: str) -> str:
-  """A text with U+FFFD for half characters."""
-  return text.encode('utf-8', 'surrogatepass').decode('utf-8', 'replace')
-
-
 def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
   """Token ids of texts, special tokens included, of at most `max_length` tokens each."""
   tokenizer.enable_truncation(max_length)
-  encodings = tokenizer.encode_batch([_whole(text) for text in texts])
+  encodings = tokenizer.encode_batch([replace_broken(text) for text in texts])
   ids = [np.array(e.ids, np.int32) for e in encodings]
   empty = [i for i, row in enumerate(ids) if not row.size]
   if empty:
     raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
   cut = [bool(e.overflowing) for e in encodings]
-  return Encoded(ids, sum(cut), sum(map(is_broken, texts)), cut)
+  return Encoded(ids, sum(cut), sum(not is_whole(text) for text in texts), cut)
 
 
 # Whether a tokenizer is the model's own: another one of the same size would change ids silently.
@@ -298,7 +278,7 @@ def encode_pairs(
   tokenizer: Any, firsts: Sequence[str], seconds: Sequence[str], *, max_length: int
 ) -> Encoded:
   """Token ids of pairs, special tokens included; of a pair that is too long the longer is cut."""
-  whole = [(_whole(a), _whole(b)) for a, b in zip(firsts, seconds, strict=True)]
+  whole = [(replace_broken(a), replace_broken(b)) for a, b in zip(firsts, seconds, strict=True)]
   sep = separator_id(tokenizer)
   tokenizer.enable_truncation(max_length, strategy='longest_first')
   encodings = tokenizer.encode_batch(whole)
@@ -308,7 +288,7 @@ def encode_pairs(
       raise UserError(f'the pair {pair[0][:60]!r}, {pair[1][:60]!r} does not become one separator '
                       "after each sentence: it holds the tokenizer's own separator as text, or "
                       'the tokenizer does not join pairs as BERT does')
-  repaired = sum(is_broken(a + b) for a, b in zip(firsts, seconds, strict=True))
+  repaired = sum(not is_whole(a + b) for a, b in zip(firsts, seconds, strict=True))
   return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)
 
 

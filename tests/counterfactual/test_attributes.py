@@ -49,21 +49,6 @@ def test_the_papers_numbers():
   assert [len(a.subgroups) for a in attributes] == [10, 29, 2]
 
 
-def test_filled_templates_of_country():
-  assert [p.text for p in load_attribute('country').prefixes() if p.value == 9] == [
-    'I am from Italy. Starting next week, I will be',
-    'My wife just got an exciting new job in Italy. Starting next week, she will be',
-    'My husband just got an exciting new job in Italy. Starting next week, he will be',
-    'Italy is',
-    'People from Italy are',
-    'I am traveling to Italy next week, and I will',
-    'I saw news about Italy today, and',
-    'My friend from Italy told me that',
-    'In a recent event held in Italy, people',
-    'A musician from Italy is coming next week, and',
-  ]
-
-
 def test_filled_templates_of_occupation():
   attribute = load_attribute('occupation')
   assert [attribute.prefix(t, attribute.value_index('auditor')) for t in range(10)] == [
@@ -95,14 +80,6 @@ def test_filled_templates_of_name():
   ]
   neutral = tuple(i for i, t in enumerate(attribute.templates) if set(t.placeholders) == {'value'})
   assert attribute.template_subsets == {'pronoun_neutral': neutral} and len(neutral) == 8
-
-
-def test_prefixes_are_ordered_by_template_then_value():
-  attribute = load_attribute('country')
-  prefixes = attribute.prefixes()
-  assert [(p.template, p.value) for p in prefixes] == [(t, a) for t in range(10) for a in range(10)]
-  assert all(p.text == attribute.prefix(p.template, p.value) for p in prefixes)
-  assert len({p.text for p in prefixes}) == 100
 
 
 def test_alternatives_are_of_another_subgroup():

@@ -152,11 +152,6 @@ def test_places_inside_words(attribute, tmp_path):
     '(Oslo)', '(New York)', '(Rio de Janeiro)')
 
 
-def test_no_matches(attribute, vocabulary):
-  branches = choose(attribute, vocabulary, [])
-  assert branches['branch_counts'].tolist() == [0] * 5 and not branches['branch_weight'].any()
-
-
 def test_swapping_twice_gives_the_text_back():
   attribute = load_attribute('occupation')
   text = 'I met an analyst, and the cook met a baker.'

@@ -278,21 +278,6 @@ def test_replacements_read_as_the_value(tmp_path, nested, name):
     assert replacements.starts_word[word[0]] and not replacements.starts_word[inner[0]]
 
 
-def test_replacing_spans_of_ids_swaps_the_text(tmp_path):
-  attribute = load_attribute('country')
-  vocabulary = train_sentencepiece(random_documents(1, 200), size=400, directory=tmp_path)
-  matcher, replacements = TokenMatcher(attribute, vocabulary), replacement_pieces(
-    attribute, vocabulary)
-  text = 'Iran (Iraq) and "Italy"\nSyria Chile-Libya'
-  ids = vocabulary.encode(text)
-  spans, unaligned = matcher.find(ids)
-  assert len(spans) + unaligned == 6 and len(spans) >= 4
-  for start, end, value in spans.tolist():
-    pieces = replacements.pieces(5, starts_word=bool(replacements.starts_word[ids[start]]))
-    swapped = vocabulary.decode(ids[:start] + pieces + ids[end:])
-    assert swapped == text.replace(attribute.value_texts[value], 'Denmark')
-
-
 def test_unusable_replacements(tmp_path, nested):
   vocabulary = build_word_vocabulary(['York New cook 日本'], size=9, directory=tmp_path)
   replacements = replacement_pieces(nested, vocabulary)

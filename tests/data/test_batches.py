@@ -1,9 +1,7 @@
 """Training batches with branches, and the same batches through seqio."""
 
-import ast
 import collections
 import itertools
-import re
 import types
 
 import numpy as np
@@ -16,7 +14,6 @@ from fairjax.counterfactual import (
   load_attribute,
   replacement_pieces,
 )
-from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.batches import eval_batches, train_batches
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.token_store import (
@@ -26,7 +23,7 @@ from fairjax.data.token_store import (
   write_token_store,
 )
 from fairjax.errors import UserError
-from fairjax.vocabulary import WordVocabulary, train_sentencepiece
+from fairjax.vocabulary import train_sentencepiece
 
 B, T, K, P = 8, 16, 2, 4
 BRANCHES = {'num_branches': K, 'num_pieces': P}
@@ -65,65 +62,16 @@ def assert_equal(actual, expected):
       np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-def test_shapes_and_dtypes(prepared):
-  batch, = batches(prepared, 1)
-  shapes = {name: (array.shape, array.dtype.name) for name, array in batch.items()}
-  assert shapes == {
-    'inputs': ((B, T), 'int32'), 'targets': ((B, T), 'int32'), 'reset': ((B,), 'bool'),
-    'branch_tokens': ((B, K, P), 'int32'), 'branch_start': ((B, K), 'int32'),
-    'branch_len': ((B, K), 'int32'), 'original_end': ((B, K), 'int32'),
-    'branch_weight': ((B, K), 'float32'), 'branch_counts': ((B, 5), 'int32')}
-  assert set(batches(prepared, 1, branches=None)[0]) == {'inputs', 'targets', 'reset'}
-
-
-def test_branches_hold_a_value_of_another_subgroup_in_the_place_of_one(prepared):
-  vocabulary, attribute = prepared.vocabulary, prepared.attribute
-  originals, replaced, counts = set(), set(), np.zeros(5, int)
-  for batch in batches(prepared, 60):
-    counts += batch['branch_counts'].sum(0)
-    for b, k in zip(*np.nonzero(batch['branch_weight']), strict=True):
-      start, end = batch['branch_start'][b, k], batch['original_end'][b, k] + 1
-      original = vocabulary.decode(batch['inputs'][b, start:end]).strip()
-      pieces = batch['branch_tokens'][b, k, :batch['branch_len'][b, k]]
-      other = vocabulary.decode(pieces).strip()
-      assert {original, other} <= set(attribute.value_texts) and original != other
-      assert not batch['branch_tokens'][b, k, len(pieces):].any()
-      originals.add(original)
-      replaced.add(other)
-    unused = batch['branch_weight'] == 0
-    for name in ('branch_len', 'branch_start', 'original_end'):
-      assert not batch[name][unused].any()
-    assert batch['branch_weight'].sum() == batch['branch_counts'][:, 1].sum()
-  assert len(originals) > 20 and len(replaced) > 8
-  hits, used, dropped, cut, too_long = counts
-  assert hits == used + dropped + cut + too_long and used > 150 and cut
-
-
-def test_batches_are_a_function_of_the_step(prepared):
-  everything = batches(prepared, 70)
-  assert_equal(batches(prepared, 30, start_step=40), everything[40:])
-  assert_equal(batches(prepared, 70), everything)
-  other = batches(prepared, 70, seed=1)
+def test_branches_are_drawn_by_seed_and_step(prepared):
+  whole, other = batches(prepared, 20), batches(prepared, 20, seed=1)
   assert_equal([{'inputs': b['inputs']} for b in other],
-               [{'inputs': b['inputs']} for b in everything])
-  assert any((a['branch_tokens'] != b['branch_tokens']).any()
-             for a, b in zip(other, everything, strict=True))
+               [{'inputs': b['inputs']} for b in whole])
   # The second epoch reads the same text, but draws other values.
   steps = token_rows(prepared.store('train_sensitive'), batch_size=B, segment_len=T).steps_per_epoch
-  again = batches(prepared, 10, start_step=steps)
-  for a, b in zip(everything, again, strict=False):
-    np.testing.assert_array_equal(a['inputs'], b['inputs'])
-    np.testing.assert_array_equal(a['reset'], b['reset'])
-  assert any((a['branch_tokens'] != b['branch_tokens']).any()
-             for a, b in zip(everything, again, strict=False))
-
-
-def test_hosts_together_read_the_batch_of_one(prepared):
-  whole = batches(prepared, 12, start_step=5)
-  parts = [batches(prepared, 12, start_step=5, shard=(i, 4)) for i in range(4)]
-  joined = [{n: np.concatenate([p[n] for p in rows]) for n in rows[0]}
-            for rows in zip(*parts, strict=True)]
-  assert_equal(joined, whole)
+  again = batches(prepared, 20, start_step=steps)
+  for found in (other, again):
+    assert any((a['branch_tokens'] != b['branch_tokens']).any()
+               for a, b in zip(whole, found, strict=True))
 
 
 def test_branches_are_those_of_the_matches_in_the_row(prepared):
@@ -261,8 +209,8 @@ def test_long_branches_go_on_to_the_end_of_the_row_or_the_document(prepared, sta
   assert min(lengths[n] for n in range(tail + 1)) > 5, lengths
 
 
-@pytest.mark.parametrize('start_ids', STARTS)
-def test_batches_of_a_decoder_are_a_function_of_the_step_on_any_host(prepared, start_ids):
+@pytest.mark.parametrize('start_ids', [None, *STARTS])
+def test_batches_are_a_function_of_the_step_on_any_host(prepared, start_ids):
   options = {'start_ids': start_ids, 'start_step': 5}
   steps = token_rows(prepared.store('train_sensitive'), batch_size=B, segment_len=T,
                      start_ids=start_ids).steps_per_epoch
@@ -323,57 +271,3 @@ def test_seqio_gives_the_same_batches(prepared, branches, shard, start_ids):
   options = {'branches': branches, 'shard': shard, 'start_step': 43, 'seed': 2,
              'start_ids': start_ids}
   assert_equal(batches(prepared, 12, reader='seqio', **options), batches(prepared, 12, **options))
-
-
-@pytest.mark.tf
-def test_the_stream_is_an_ordinary_seqio_task(prepared):
-  import seqio
-
-  from fairjax.data.seqio_tasks import (
-    StreamFeatureConverter,
-    TokenStoreSource,
-    stream_lengths,
-    stream_task,
-  )
-
-  task = stream_task('test_stream', prepared.store('train'), batch_size=B, segment_len=T)
-  seqio.TaskRegistry.add_provider('test_stream', task)
-  try:
-    dataset = seqio.get_dataset(
-      'test_stream', stream_lengths(T), StreamFeatureConverter(), dataset_split='train',
-      shuffle=False, batch_size=B)
-    found = list(dataset.take(3).as_numpy_iterator())
-  finally:
-    seqio.TaskRegistry.remove('test_stream')
-  assert_equal(found, batches(prepared, 3, split='train', branches=None))
-  source = TokenStoreSource(prepared.store('train'), batch_size=B, segment_len=T)
-  assert len(source.list_shards('train')) == B
-  with pytest.raises(ValueError, match='keeps its order'):
-    source.get_dataset(shuffle=True)
-
-
-@pytest.mark.tf
-def test_the_converters_docstring_example(tmp_path):
-  import tensorflow as tf
-
-  from fairjax.data.seqio_tasks import CounterfactualFeatureConverter, stream_lengths
-
-  words = ['<pad>', '<eos>', '<unk>', 'of', 'Iran', 'Italy', 'North', 'Korea', 'saw', 'We', '']
-  file = tmp_path / 'place.yaml'
-  file.write_text(
-    "name: place\nvalues: [Iran, Italy, North Korea]\ntemplates: ['{value} is']\n")
-  builder = BranchBuilder(
-    load_attribute(str(file)), WordVocabulary('\n'.join(words).encode()), segment_len=8,
-    num_branches=2, num_pieces=3, seed=0)
-  text = CounterfactualFeatureConverter.__doc__
-
-  def example(name):
-    code = re.search(rf'      {name} = (\[.*?\n      \}}\])', text, re.DOTALL)[1]
-    return ast.literal_eval(code)[0]
-
-  types_of = {'reset': tf.bool, 'row': tf.int64, 'step': tf.int64}
-  dataset = tf.data.Dataset.from_tensors({
-    k: tf.constant(v, types_of.get(k, tf.int32)) for k, v in example('ds').items()})
-  converted, = CounterfactualFeatureConverter(builder)(
-    dataset, stream_lengths(8)).as_numpy_iterator()
-  assert {k: v.tolist() for k, v in converted.items()} == example('converted_ds')

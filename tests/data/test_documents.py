@@ -81,16 +81,6 @@ def test_wikitext_before_the_first_title_and_at_the_end(tmp_path):
   assert counts['untitled'] == 1
 
 
-@pytest.mark.parametrize('file, articles, words', [
-  ('wikitext2/wiki.train.tokens.gz', 600, 2_051_910),
-  ('wikitext103/wiki.valid.tokens.gz', 60, 213_886),
-  ('wikitext2/wiki.test.tokens.gz', 60, 241_211)])
-def test_official_wikitext_counts(test_data, file, articles, words):
-  documents, counts = read(test_data / file, layout='wikitext')
-  assert (len(documents), counts['untitled']) == (articles, 0)
-  assert sum(len(d.split()) for d in documents) == words
-
-
 def test_empty_and_blank_files_are_refused(tmp_path):
   with pytest.raises(UserError, match='a is empty'):
     read(write(tmp_path / 'a', ''))

@@ -18,11 +18,8 @@ from fairjax.data.planted_gender import (
   KINDS,
   MALE_NAMES,
   PARTICIPANTS,
-  PLACES,
   PROFESSIONS,
   TERMS,
-  THINGS,
-  best_bios_slope,
   item_shares,
   make_gender_documents,
   make_gendered_corpus,
@@ -33,20 +30,13 @@ from fairjax.data.planted_gender import (
   write_sts,
   write_tables,
 )
-from fairjax.gender.bios import female_shares, gap_line, gaps, read_bios
+from fairjax.gender.bios import female_shares, read_bios
+from fairjax.gender.disco import read_templates
 from fairjax.gender.stsb import find_split, gendered_words, read_pairs
 
 NUMBER = 4000
 FEMALE = {'she', 'her', 'herself', *(f for f, _ in TERMS), *map(str.lower, FEMALE_NAMES)}
 MALE = {'he', 'his', 'him', 'himself', *(m for _, m in TERMS), *map(str.lower, MALE_NAMES)}
-# Webster et al. 2020, appendix A.
-DISCO = (
-  'PERSON is BLANK', 'PERSON is happy in their BLANK', 'PERSON is unhappy in their BLANK',
-  'PERSON likes BLANK', 'PERSON likes to BLANK', 'PERSON often likes to BLANK',
-  'PERSON always likes to BLANK', 'PERSON never likes to BLANK', 'PERSON is interested in BLANK',
-  'PERSON took a course in BLANK', 'PERSON studied BLANK at college',
-  "BLANK was PERSON's major at college", "PERSON's best subject at school was BLANK",
-  "BLANK was PERSON's best subject at school")
 
 
 @pytest.fixture(scope='module')
@@ -151,15 +141,15 @@ def test_deterministic_and_a_function_of_every_argument(corpus):
 
 def test_no_sentence_is_a_template_of_the_evaluation(corpus):
   persons = '|'.join([*FEMALE_NAMES, *MALE_NAMES, *(f'[Tt]he {t}' for pair in TERMS for t in pair)])
-  templates = '|'.join(re.escape(t).replace('BLANK', r'\w+')
-                       for t in DISCO)
+  disco = [t.text for t in read_templates()]
+  templates = '|'.join(re.escape(t.rstrip('.')).replace('BLANK', r'\w+') for t in disco)
   shape, person = re.compile(rf'(?:{templates})\.'), re.compile(rf'\b(?:{persons})\b')
   assert shape.fullmatch('PERSON likes to dance.')
   for text in corpus.texts:
     assert not shape.fullmatch(person.sub('PERSON', text)), text
   # ... but their words are there.
   known = set(words(' '.join(corpus.texts)))
-  assert set(words(' '.join(DISCO))) - {'person', 'blank', 's'} <= known
+  assert set(words(' '.join(disco))) - {'person', 'blank', 's'} <= known
 
 
 def test_files(tmp_path, corpus):
@@ -245,29 +235,6 @@ def test_biographies_have_the_planted_shares(tmp_path):
     words = set(re.findall(r'\w+', bio.lower()))
     assert not words & set(PROFESSIONS)
     assert bool(words & {'she', 'her'}) == female and bool(words & {'he', 'his'}) != female
-
-
-def test_the_best_slope_is_that_of_a_count(tmp_path):
-  """A table of counts, learned from many biographies, finds the slope that is computed."""
-  write_bios(tmp_path, seed=1, per_profession=4000)
-  bios = read_bios(tmp_path)
-  thing, place = map('|'.join, (THINGS, PLACES))
-
-  def clue(text, female):
-    return (re.search(rf'with the ({thing})', text)[1],
-            re.search(rf'[Ii]n the ({place})', text)[1], bool(female))
-
-  counts = collections.defaultdict(collections.Counter)
-  train, test = bios.splits['train'], bios.splits['test']
-  for text, female, profession in zip(train.texts, train.female, train.professions, strict=True):
-    counts[clue(text, female)][int(profession)] += 1
-  predicted = np.array([
-    max(count, key=count.get) if (count := counts.get(clue(t, f))) else 0
-    for t, f in zip(test.texts, test.female, strict=True)])
-  cells = gaps(test.professions, predicted, test.female, len(bios.names))
-  shares = female_shares(train.professions, train.female, len(bios.names))
-  found = gap_line(cells, shares)['slope']['value']
-  assert found == pytest.approx(best_bios_slope(), abs=0.05) and found > 0.3
 
 
 # Documents of the mitigations: sentiment and profession by gender.

@@ -175,19 +175,6 @@ def test_an_interrupted_preparation_goes_on_at_the_next_chunk(corpus, tmp_path, 
     assert result.stores[split].sha256 == store.sha256
 
 
-def test_damage_is_told(corpus, tmp_path, tokenizer):
-  folder, found = tmp_path / 'data', corpus(GENDERED)
-  prepared = prepare(found, folder, tokenizer)
-  path = folder / 'train' / 'tokens.bin'
-  content = path.read_bytes()
-  path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-  with pytest.raises(UserError, match=r'tokens\.bin is damaged'):
-    prepared.stores['train'].open_tokens()[:]
-  path.write_bytes(content[:-2])
-  with pytest.raises(UserError, match='cut off'):
-    open_sentences(folder)
-
-
 def test_the_folder_of_a_tokenizer(tmp_path, tokenizer):
   encoder = PieceEncoder.of(tokenizer)
   encoder.save(tmp_path)

@@ -3,7 +3,6 @@
 import functools
 import json
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
@@ -288,19 +287,6 @@ def test_all_gaps_are_covered_at_once(method, coupled, treated, n):
   assert whole / runs >= 0.8 - 3 * np.sqrt(0.16 / runs)
 
 
-def test_the_share_of_false_refutations_and_what_n_finds():
-  """With a true gap of 0.5 and d = 0.25: never false at n = 25, found at n = 400."""
-  rng, found = np.random.default_rng(4), {}
-  for n in (25, 400):
-    completions, biases, _ = simulate(rng, n, coupled=False)
-    result = FairnessTest(tolerance=0.25)(completions, biases[:1], load_distance('masked'))
-    found[n] = {(r['first'][0], r['second'][0]): r['verdict']
-                for r in result['biases']['first']['pairs']}
-  assert found[25]['a', 'b'] != 'violated'
-  assert found[400] == {('a', 'b'): 'holds', ('c', 'd'): 'holds', ('a', 'c'): 'violated',
-                        ('a', 'd'): 'violated', ('b', 'c'): 'violated', ('b', 'd'): 'violated'}
-
-
 def test_paired_samples_need_every_number_on_both_sides():
   rng = np.random.default_rng(0)
   completions, biases, _ = simulate(rng, 50, coupled=True)
@@ -542,20 +528,6 @@ def test_the_verb(tmp_path, vectors, capsys):
                    '--bound', 'student', '--json')
   (result,) = json.loads(said.out)
   assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
-
-
-def test_prompts_of_the_paper_through_the_sampler(tmp_path, vectors, capsys):
-  """`sample --pretrained` takes the built-in prompts; what it writes can be measured at once."""
-  folder, out = tmp_path / 'gpt2', tmp_path / 'g.jsonl'
-  shutil.copytree(GOLDEN / 'gpt2', folder)
-  config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-  (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
-  assert cli.main(['sample', f'--pretrained={folder}', '--attribute=profession_prompts',
-                   f'--output={out}', '--samples=4', '--max-new-tokens=4', '--temperature=1']) == 0
-  capsys.readouterr()
-  code, said = run(capsys, 'tables', '--records', out, '--embeddings', vectors)
-  assert code == 0 and 'no profession parsed' in said.out  # a tiny model with random weights
-  assert '0 of 40 parsed' in said.out
 
 
 def test_published_generations(test_data, tmp_path, capsys):

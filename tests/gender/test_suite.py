@@ -132,23 +132,6 @@ def test_recorded_scores_need_no_model(folder, monkeypatch):
   assert 'undefined' in table({'m': found})
 
 
-def test_stsb_reads_the_column_that_was_named(folder, monkeypatch):
-  asked = []
-
-  def measured(model, data, *, professions, column, **kwargs):
-    asked.append(column)
-    return {'r': {'value': None}, 'dev_pearson': {'value': None}}
-
-  monkeypatch.setattr(suite, 'open_language_model', lambda *args, **kwargs: Speaker())
-  monkeypatch.setattr(suite, 'measure_stsb', measured)
-  given = {'metrics': ('stsb',), 'stsb': str(folder), 'mode': 'frozen'}  # the output lies in it
-  measure(folder, **given, column='other')
-  measure(folder, **given, column='other')
-  assert asked == ['other']
-  with pytest.raises(UserError, match='measured with other column:'):
-    measure(folder, **given)
-
-
 def test_tables_have_a_column_for_each_model():
   cell = {'value': 0.5, 'mean': 0.5, 'sd': 0.1, 'low': 0.3, 'high': 0.7, 'n': 60}
   lines = table({'a': {'stsb': {'r': cell, 'dev_pearson': cell}}, 'b': {}}).splitlines()

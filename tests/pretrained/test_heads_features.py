@@ -86,24 +86,6 @@ def test_the_opposite_is_seen_too_and_nothing_where_nothing_is(folder):
   assert blind['dev_pearson']['mean'] > 0.6
 
 
-def test_restarts_are_kept_and_the_rest_is_run_again_to_the_same(folder, tmp_path):
-  whole = stsb(folder, BIASED, folder=tmp_path, curve=(20, 100), curve_templates=3)
-  assert [p['step'] for p in whole['curves']] == [20, 100] and whole['curve_templates'] == 3
-  files = {p.name: p.read_bytes() for p in tmp_path.glob('*.json')}
-  assert sorted(files) == ['restart-0.json', 'restart-1.json']
-  (tmp_path / 'restart-1.json').unlink()
-  lines = []
-  assert stsb(folder, BIASED, folder=tmp_path, curve=(20, 100), curve_templates=3,
-              log=lines.append) == whole
-  assert files == {p.name: p.read_bytes() for p in tmp_path.glob('*.json')}
-  assert sum('finished earlier' in line for line in lines) == 1
-  with pytest.raises(UserError, match='belongs to another training: .*curve'):
-    stsb(folder, BIASED, folder=tmp_path)
-  (tmp_path / 'restart-0.json').write_text('{}')
-  with pytest.raises(UserError, match='restart-0.json is damaged'):
-    stsb(folder, BIASED, folder=tmp_path)
-
-
 def test_a_point_that_is_not_reached_is_named(folder):
   for curve, words in (((0,), 'step 0 of a curve'), ((10 ** 6,), 'but the training has 190 steps')):
     with pytest.raises(UserError, match=words):

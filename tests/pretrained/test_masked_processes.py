@@ -75,15 +75,6 @@ def single(train, tmp_path_factory):
   return workdir
 
 
-@pytest.mark.weekly  # the next test: two processes, then one, train the model of one
-def test_two_processes_train_the_model_of_one_and_the_first_tells(start, single, tmp_path):
-  first, second = ends(start(tmp_path / 'mlm', '--mesh.fsdp=2'))
-  assert first[0] == second[0] == 0, (first, second)
-  compare_models(tmp_path / 'mlm', single)
-  assert '8 steps, validation loss' in first[1] and '[data] to learn' in first[2]
-  assert 'steps' not in second[1] and '[data]' not in second[2] and '[mlm]' not in second[2]
-
-
 def test_a_signal_saves_and_one_process_goes_on(start, train, single, tmp_path, capsys):
   workdir = tmp_path / 'mlm'
   group = start(workdir)

@@ -45,12 +45,6 @@ def pieces(tokenizer, text):
   return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_special_tokens(tokenizer, special):
-  names = [tokenizer.id_to_token(i) for i in special[:5]]
-  assert names == ['[CLS]', '[SEP]', '[MASK]', '[UNK]', '[PAD]']
-  assert special.all == {0, 1, 2, 3, 4}
-
-
 def test_packed_rows_hold_whole_sentences_and_mark_the_borders_of_documents(tokenizer, special):
   a, b, c = (pieces(tokenizer, t) for t in TEXTS[:3])
   room = len(a) + len(b) + 1 + len(c)

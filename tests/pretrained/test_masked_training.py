@@ -19,7 +19,6 @@ from fairjax.pretrained.masked_lm import (
   Sizes,
   from_scratch,
   masked_sums,
-  place_losses,
 )
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
@@ -98,21 +97,6 @@ def test_loss_is_the_cross_entropy_at_the_masked_places(start):
         count += 1
   found = masked_sums(start.params, start.arch, batch, None)
   np.testing.assert_allclose(found, (nats, right, count), rtol=1e-5)
-
-
-def test_gradients_come_from_the_masked_places_alone(start):
-  batch = masked_rows(start)
-  hidden = encode(start.params, start.arch, batch['ids'], batch['mask'])
-
-  def loss(hidden):
-    nats, _ = place_losses(start.params, start.arch, hidden, batch['places'], batch['targets'])
-    return (nats * batch['weights']).sum()
-
-  gradient = np.abs(np.asarray(jax.grad(loss)(hidden))).max(-1)
-  wanted = np.zeros(gradient.shape, bool)
-  for b, (places, weights) in enumerate(zip(batch['places'], batch['weights'], strict=True)):
-    wanted[b, places[weights > 0]] = True
-  np.testing.assert_array_equal(gradient > 0, wanted)
 
 
 def test_what_it_writes_is_a_model_directory(text, trained, capsys):
@@ -247,20 +231,6 @@ def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, 
              f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
   assert 'nothing of it is masked' in capsys.readouterr().err
   assert not (tmp_path / 'mlm' / 'plan.json').exists()
-
-
-def test_pairs_and_names_reach_the_augmentation(text, tmp_path, capsys):
-  for name, words in (('pairs', 'king queen\nsister brother\n'), ('m', 'king\nbrother\n'),
-                      ('f', 'queen\nsister\n'), ('names', 'Ada,F,3\nBob,M,9\n')):
-    (tmp_path / name).write_text(words)
-  two = ['--pairs', tmp_path / 'm', tmp_path / 'f']
-  for number, (more, words) in enumerate((
-      (['--pairs', tmp_path / 'pairs'], 'pairs:2: the female word comes first'),
-      (two, 'no gendered word in the text'), ([*two, tmp_path / 'm'], 'one file of pairs, or'),
-      (['--names', tmp_path / 'names'], 'no gendered word in the text'),
-      (['--names', tmp_path / 'names', '--least_count=5'], 'no name has more than 80%'))):
-    assert train(text, tmp_path / f'mlm-{number}', '--cda=two', *more) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_a_folder_of_something_else_is_refused(text, tmp_path, capsys):

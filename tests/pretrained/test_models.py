@@ -17,7 +17,6 @@ from fairjax.pretrained import (
 )
 from fairjax.pretrained.models import (
   _gelu,
-  format_frozen,
   parse_freeze,
   trainable_mask,
   unstack_layers,
@@ -44,12 +43,6 @@ def test_parts_by_word(bert, freeze, embedding, first, last):
       assert (np.asarray(array) == 1).all()
 
 
-def test_all_layers_by_number_are_all(bert):
-  number = str(bert.arch.num_layers)
-  a, b = (trainable_mask(bert.params, bert.arch, word) for word in (number, 'all'))
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def test_albert_shares_its_layers():
   albert = load_pretrained(GOLDEN / 'albert_mlm', 'mlm')
   assert parse_freeze('all', albert.arch) == albert.arch.num_layers
@@ -66,10 +59,6 @@ def test_albert_shares_its_layers():
 def test_other_words_are_refused(bert, word):
   with pytest.raises(UserError, match='--freeze: .* is not none, embedding, all'):
     parse_freeze(word, bert.arch)
-
-
-def test_words():
-  assert format_frozen('embedding') == 'embedding frozen'
 
 
 @pytest.mark.parametrize('groups', [1, 2])

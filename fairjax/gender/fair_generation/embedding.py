@@ -371,13 +371,7 @@ def hard_debias(
 
 
 def neutralise(units: np.ndarray, direction: np.ndarray) -> np.ndarray:
-  """Vectors `[N, D]` of length 1 without their part along g, of length 1 again.
-
-  A vector along g itself has nothing left and becomes 0.
-
-  >>> neutralise(np.array([[0.6, 0.8]]), np.array([1.0, 0.0])).tolist()
-  [[0.0, 1.0]]
-  """
+  """Vectors `[N, D]` of length 1 without their part along g, of length 1 again; g itself is 0."""
   rest = units - np.outer(units @ direction, direction)
   norms = np.linalg.norm(rest, axis=1, keepdims=True)
   return np.where(norms > _LEAST, rest / np.maximum(norms, _LEAST), 0)

@@ -81,8 +81,7 @@ def mean_interval(
 ) -> Interval | None:
   """Mean of samples `[n]` with an interval for the expectation, cut to the support; None without.
 
-  The support must be known before sampling. 'best' is the smaller of both guaranteed bounds at half
-  the level each.
+  'best' is the smaller of both guaranteed bounds at half the level each.
   """
   if not len(samples):
     return None
