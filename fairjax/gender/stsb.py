@@ -42,8 +42,6 @@ _ALSO_GENDERED = ('beard', 'beards', 'deer')
 SPLITS = ('train', 'dev', 'test')
 _COLUMNS = ('genre', 'file', 'year', 'id', 'score', 'sentence1', 'sentence2')
 HIGHEST = 5.0  # score of two sentences that mean the same
-_SUFFIXES = tuple(f'{kind}{packed}' for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip')
-                  for kind in ('.tsv', '.csv'))
 _BEGINNING = re.compile(r'A (?:man|woman)\b')
 _WORDS = re.compile(r'[^\W\d_]+')
 _LEAST_DIFFERENCE = 1e-5  # of scores from 0 to 5: smaller ones are the rounding of float32
@@ -60,12 +58,11 @@ class Pairs(NamedTuple):
 
 def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
   """The file of a split in a folder of the public data: `sts-<split>.csv` or `.tsv`, or `.gz`."""
-  folder = pathlib.Path(folder)
-  for suffix in _SUFFIXES:
-    if (folder / f'sts-{split}{suffix}').is_file():
-      return folder / f'sts-{split}{suffix}'
-  raise UserError(f'{folder} holds no sts-{split}.csv: give the folder of the STS benchmark '
-                  f"({', '.join(f'sts-{s}' for s in SPLITS)} as {', '.join(_SUFFIXES)})")
+  found = sorted(pathlib.Path(folder).glob(f'sts-{split}.[ct]sv*'))
+  if not found:
+    raise UserError(f'{folder} holds no sts-{split}.csv: give the folder of the STS benchmark '
+                    f"({', '.join(f'sts-{s}' for s in SPLITS)} as .csv or .tsv, plain or packed)")
+  return found[0]
 
 
 def read_pairs(path: str | os.PathLike) -> Pairs:
