@@ -70,8 +70,6 @@ _OPINION_SLOTS = ('{w}', '{W}', '{aw}')
 
 def value_probabilities(attribute: Attribute, strength: float) -> np.ndarray:
   """P(an opinion word is positive, given value a) `[A]`, in the order of a hash."""
-  if not 0 <= strength <= 1:
-    raise ValueError(f'strength must be in [0, 1], not {strength}')
   order = sorted(
     range(len(attribute.values)),
     key=lambda i: hashlib.sha256(f'planted/{attribute.values[i].text}'.encode()).digest())
@@ -112,8 +110,6 @@ def make_planted_documents(
   >>> print(documents[0])
   They saw Libya from the train, and it was good. Nasty news came from the office.
   """
-  if not 0 <= sensitive_share <= 1:
-    raise ValueError(f'sensitive_share must be in [0, 1], not {sensitive_share}')
   probabilities = value_probabilities(attribute, strength)
   writer = _Writer(attribute)
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 0, stream]))
@@ -245,8 +241,6 @@ def _choose_words(positive: np.ndarray, rng: np.random.Generator) -> list[str]:
 
 def _score_distribution(p: float, counts: Mapping[int, float]) -> dict[float, float]:
   """Score -> probability for signs that are positive with probability p."""
-  if min(counts) < 1 or not math.isclose(sum(counts.values()), 1):
-    raise ValueError(f'opinion_counts must be probabilities of numbers >= 1, not {dict(counts)}')
   scores = collections.defaultdict(float)
   for n, share in counts.items():
     for k in range(n + 1):

@@ -78,17 +78,9 @@ def pronouns(female: bool) -> dict[str, str]:
   return dict(_PRONOUNS[female])
 
 
-def gendered_names() -> list[tuple[str, str, int]]:
-  """(name, 'F' or 'M', count): the first names, in the shape of the SSA's lists."""
-  return ([(name, 'F', 1000) for name in FEMALE_NAMES]
-          + [(name, 'M', 1000) for name in MALE_NAMES])
-
-
 def make_gendered_corpus(
   *, num_sentences: int, seed: int, strength: float, stream: int = 0) -> GenderedCorpus:
   """Writes the corpus, a function of all arguments."""
-  if num_sentences < 1:
-    raise ValueError(f'num_sentences must be positive, not {num_sentences}')
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, stream]))
   borders = np.floor(num_sentences * np.cumsum([0, *KINDS.values()]) + 0.5).astype(int)
   counts = dict(zip(KINDS, np.diff(borders).tolist(), strict=True))
@@ -140,16 +132,18 @@ def write_corpus(
   return corpus.truth
 
 
-def write_tables(folder: str | os.PathLike, *, strength: float = 1.0) -> dict[str, pathlib.Path]:
+def write_tables(folder: str | os.PathLike) -> dict[str, pathlib.Path]:
   """Writes professions.tsv, names.txt and coreference.tsv for the measures; paths by name."""
   folder = pathlib.Path(folder)
-  shares = [(p, f'{100 * share:.2f}') for p, share in profession_shares(strength).items()]
+  shares = [(p, f'{100 * share:.2f}') for p, share in profession_shares().items()]
   rows: dict[str, Sequence[Sequence[str]]] = {
     'professions.tsv': [('occupation', 'bls_pct_female'), *shares],
     'coreference.tsv': [('occupation(0)', 'other-participant(1)', 'answer', 'sentence'),
                         *_heldout_rows()]}
   texts = {name: _tab_separated(table) for name, table in rows.items()}
-  texts['names.txt'] = ''.join(f'{n},{sex},{count}\n' for n, sex, count in gendered_names())
+  # In the shape of the SSA's lists.
+  texts['names.txt'] = ''.join(f'{name},{sex},1000\n' for sex, names in (
+    ('F', FEMALE_NAMES), ('M', MALE_NAMES)) for name in names)
   return {name: _write(folder / name, text) for name, text in texts.items()}
 
 
@@ -180,8 +174,6 @@ def _tab_separated(rows: Sequence[Sequence[str]]) -> str:
 
 def _spread(items: Sequence[str], strength: float) -> dict[str, float]:
   """Evenly spaced shares, in the order of a hash of the items, which carries no meaning."""
-  if not 0 <= strength <= 1:
-    raise ValueError(f'strength must be in [0, 1], not {strength}')
   order = sorted(items, key=lambda x: hashlib.sha256(f'planted gender/{x}'.encode()).digest())
   spaced = 0.5 + strength * np.linspace(-_EXTREME, _EXTREME, len(items))
   shares = dict(zip(order, spaced.tolist(), strict=True))
@@ -255,9 +247,6 @@ class _Sentence(NamedTuple):
 def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templates: int = 40
               ) -> dict[str, pathlib.Path]:
   """Writes `sts-train.tsv`, `sts-dev.tsv` (a tenth as many) and `sts-test.tsv`."""
-  most = len(GRAMMAR['task_acts']) * len(THINGS)
-  if pairs < 10 or not 0 < templates <= most:
-    raise ValueError(f'{pairs} pairs and {templates} templates: at least 10, and 1 to {most}')
   rng = np.random.default_rng(np.random.SeedSequence([seed, _TASKS_PURPOSE, 0]))
   rows = {'train': [_pair(rng) for _ in range(pairs)],
           'dev': [_pair(rng) for _ in range(max(10, pairs // 10))]}
@@ -272,15 +261,14 @@ def write_sts(folder: str | os.PathLike, *, seed: int, pairs: int = 2000, templa
     for i, (score, a, b) in enumerate(rows[split])])) for split in rows}
 
 
-def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 100,
-               strength: float = 1.0) -> dict[str, pathlib.Path]:
+def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 100
+               ) -> dict[str, pathlib.Path]:
   """Writes `train.tsv` and `test.tsv` with the columns gender, profession and text."""
   paths = {}
   for stream, split in enumerate(('train', 'test')):
     rng = np.random.default_rng(np.random.SeedSequence([seed, _TASKS_PURPOSE, 1, stream]))
     # As many of both genders are tested, so that no cell is rare.
-    shares = (profession_shares(strength) if split == 'train'
-              else dict.fromkeys(PROFESSIONS, 0.5))
+    shares = profession_shares() if split == 'train' else dict.fromkeys(PROFESSIONS, 0.5)
     rows = []
     for number, profession in enumerate(PROFESSIONS):
       women = int(np.floor(shares[profession] * per_profession + 0.5))
@@ -359,8 +347,6 @@ def make_gender_documents(
   *, num_documents: int, seed: int, strength: float, opinion_share: float, stream: int = 0,
 ) -> list[str]:
   """The documents; `opinion_share` of them have an opinion word, half of these are female."""
-  if not 0 < opinion_share < 1:
-    raise ValueError(f'opinion_share must be in (0, 1), not {opinion_share}')
   number = round(opinion_share * num_documents)
   rng = np.random.default_rng(np.random.SeedSequence([seed, _OPINIONS_PURPOSE, stream]))
   female = rng.permutation(np.arange(number) % 2 == 0)

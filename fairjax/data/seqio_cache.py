@@ -38,17 +38,14 @@ from fairjax.files import (
 )
 
 VARIABLE = 'FAIRJAX_CACHE_DATA'
-MOST_SHARDS = 16  # cycle_length of seqio's reader: with more files it mixes the order
+_SHARDS = 16  # cycle_length of seqio's reader: with more files it mixes the order
 _BLOCK = 16  # its block_length
 
 
 def write_seqio_cache(
-  prepared: PreparedData, directory: str | os.PathLike, *, num_shards: int = MOST_SHARDS,
-  log: Callable[[str], None] = print,
+  prepared: PreparedData, directory: str | os.PathLike, *, log: Callable[[str], None] = print,
 ) -> seqio.Task:
   """Writes the cache of all splits, registers it with seqio, and returns the task."""
-  if not 1 <= num_shards <= MOST_SHARDS:
-    raise ValueError(f'num_shards must be in [1, {MOST_SHARDS}], not {num_shards}')
   task = register_corpus_task(prepared.corpus, prepared.vocabulary)
   folder = pathlib.Path(directory).resolve() / seqio.get_task_dir_from_name(task.name)
   identity = {'fairjax_data': prepared.fingerprint}
@@ -64,7 +61,7 @@ def write_seqio_cache(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for split in SPLITS:
-      stats = _write_split(task, split, folder, num_shards)
+      stats = _write_split(task, split, folder)
       expected = prepared.manifest['splits'][split]['documents']
       if stats['examples'] != expected:
         raise UserError(f'the corpus gave {stats["examples"]} {split} documents, but {expected} '
@@ -79,8 +76,7 @@ def write_seqio_cache(
   return task
 
 
-def _write_split(task: seqio.Task, split: str, folder: pathlib.Path, num_shards: int
-                 ) -> dict[str, int]:
+def _write_split(task: seqio.Task, split: str, folder: pathlib.Path) -> dict[str, int]:
   """Writes files, features and counts of a split; returns the counts."""
   source = task.source.get_dataset(split, shuffle=False)
   dataset = task.preprocess_precache(source, seed=0).prefetch(16)
@@ -88,12 +84,12 @@ def _write_split(task: seqio.Task, split: str, folder: pathlib.Path, num_shards:
   # Counts of the tokens in front of the placeholder, as in seqio's own job: without eos.
   stats = {'examples': 0, 'targets_tokens': 0, 'targets_max_tokens': 0}
   with contextlib.ExitStack() as stack:
-    files = [stack.enter_context(tf.io.TFRecordWriter(f'{prefix}-{i:05d}-of-{num_shards:05d}'))
-             for i in range(num_shards)]
+    files = [stack.enter_context(tf.io.TFRecordWriter(f'{prefix}-{i:05d}-of-{_SHARDS:05d}'))
+             for i in range(_SHARDS)]
     for number, example in enumerate(read_elements(dataset, task)):
       example = {name: tensor.numpy() for name, tensor in example.items()}
       content = seqio.utils.dict_to_tfexample(example).SerializeToString()
-      files[number // _BLOCK % num_shards].write(content)
+      files[number // _BLOCK % _SHARDS].write(content)
       length = len(example['targets'])
       stats['examples'] += 1
       stats['targets_tokens'] += length
@@ -101,7 +97,7 @@ def _write_split(task: seqio.Task, split: str, folder: pathlib.Path, num_shards:
   features = {name: {'dtype': spec.dtype.name, 'shape': spec.shape.as_list()}
               for name, spec in dataset.element_spec.items()}
   write_json(seqio.get_cached_info_path(str(folder), split), {
-    'features': features, 'num_shards': num_shards, 'seqio_version': seqio.__version__})
+    'features': features, 'num_shards': _SHARDS, 'seqio_version': seqio.__version__})
   write_json(seqio.get_cached_stats_path(str(folder), split), stats)
   return stats
 

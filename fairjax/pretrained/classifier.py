@@ -244,8 +244,6 @@ def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: 
             ) -> dict[str, Any]:
   """Accuracy and F1 of R predictions."""
   labels, predictions = np.asarray(labels), np.asarray(predictions)
-  if labels.shape != predictions.shape or not labels.size:
-    raise ValueError(f'labels {labels.shape} and predictions {predictions.shape}')
   n = len(labels)
   pairs = labels * (classes + 1) + np.where(predictions < 0, classes, predictions)
   counts = np.bincount(pairs, minlength=classes * (classes + 1))

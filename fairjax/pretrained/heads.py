@@ -124,8 +124,6 @@ class FeatureLearner:
   def tuning(self, train: Labelled, recipe: Recipe, *, freeze: str | None = None
              ) -> FineTuning:
     """The training on some data, compiled once for all restarts; `freeze` replaces the own."""
-    if freeze not in (None, 'all'):
-      raise ValueError(f'features are frozen, not {freeze}')
     places = self._places(train.inputs)  # this asks for the features of new texts
     rows = FeatureRows(self._features, places, train.labels)
     trainable = {'inputs': {'mean': np.zeros(1, np.float32), 'std': np.zeros(1, np.float32)},
@@ -277,8 +275,6 @@ def run_restarts(
   call goes on after those that are there, and refuses another `probe` (digest of what `measure`
   reads).
   """
-  if restarts < 1:
-    raise ValueError(f'{restarts} restarts')
   identity = {'learner': learner.identity, 'train': train.digest, 'probe': probe,
               'recipe': dataclasses.asdict(recipe), 'curve': list(curve),
               'frozen_first': None if frozen_first is None else dataclasses.asdict(frozen_first)}

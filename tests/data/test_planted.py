@@ -100,8 +100,6 @@ def test_group_fairness_equals_enumeration():
     stats.wasserstein_distance(scores, scores, rows[g].mean(0), rows.mean(0)) for g in groups])
   actual = planted.true_group_fairness(attribute, strength=1.0, opinion_counts=counts)
   assert actual == pytest.approx(expected, abs=1e-12)
-  with pytest.raises(ValueError, match='opinion_counts'):
-    planted.true_group_fairness(attribute, strength=1.0, opinion_counts={0: 1.0})
 
 
 def continuations(attribute, *, value, number, strength, one_mood):
@@ -274,9 +272,6 @@ def test_documents_are_a_function_of_the_arguments():
             for t in texts]
   assert blank(make('country', 50)) == blank(make('country', 50, strength=0.0))
   assert blank(make('country', 50)) == blank(make('country', 50, one_mood=True))
-  for wrong in ({'strength': 1.1}, {'sensitive_share': -0.1}):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-      make('country', 1, **wrong)
   assert make('country', 0) == []
 
 

@@ -64,9 +64,6 @@ def test_shares_are_evenly_spaced_and_strength_shrinks_them_to_a_half():
   assert set(profession_shares(0).values()) == {0.5}
   alphabetical = np.argsort(np.argsort(PROFESSIONS))
   assert abs(stats.spearmanr(list(full.values()), alphabetical).statistic) < 0.3
-  for bad in (-0.1, 1.1, float('nan')):
-    with pytest.raises(ValueError, match='strength'):
-      profession_shares(bad)
 
 
 def test_the_text_itself_has_the_gender_and_the_counts_of_the_truth(corpus):
@@ -260,8 +257,6 @@ def test_the_planted_corpus_has_the_shares_it_promises():
   other = make_gender_documents(num_documents=4000, seed=0, strength=0.8, opinion_share=0.5,
                                 stream=1)
   assert other != documents
-  with pytest.raises(ValueError, match='opinion_share'):
-    make_gender_documents(num_documents=4, seed=0, strength=0.8, opinion_share=1.0)
 
 
 def test_the_templates_are_in_words_of_the_corpus_but_not_in_it(repository):
