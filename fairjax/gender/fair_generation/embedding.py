@@ -244,8 +244,6 @@ class GenderSubspace:
   # Pairs of which the file lacks a word, with these words
   missing: tuple[tuple[str, str, tuple[str, ...]], ...]
   agreeing: int  # pairs whose female word is above its male one on g
-  left_out: np.ndarray  # `[P]` float64, cosine of g with that of all pairs but one
-  left_out_explained: np.ndarray  # `[P]` float64, the first component's share without one pair
 
   def bias(self, units: np.ndarray) -> np.ndarray:
     """b(v) = w . g (Y-06): `[...]` float64 in [-1, 1] of vectors `[..., D]` of length 1."""
@@ -259,11 +257,7 @@ class GenderSubspace:
       'pairs_missing': [{'pair': [f, m], 'words_missing': list(words)}
                         for f, m, words in self.missing],
       'explained_variance': self.explained.tolist(),
-      'pairs_with_female_above': self.agreeing,
-      'leave_one_pair_out': None if not self.left_out.size else {
-        'cosine_min': float(self.left_out.min()),
-        'first_component_min': float(self.left_out_explained.min()),
-        'first_component_max': float(self.left_out_explained.max())}}
+      'pairs_with_female_above': self.agreeing}
 
 
 def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> GenderSubspace:
@@ -286,14 +280,9 @@ def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> G
   females = np.stack([vectors.unit(f) for f, _ in used])
   males = np.stack([vectors.unit(m) for _, m in used])
   direction, explained = _first_component(females, males, vectors.path)
-  others = [] if len(used) < 3 else [
-    _first_component(np.delete(females, i, 0), np.delete(males, i, 0), vectors.path)
-    for i in range(len(used))]
   return GenderSubspace(
     direction=direction, explained=explained, pairs=tuple(used), missing=tuple(missing),
-    agreeing=int(((females - males) @ direction > 0).sum()),
-    left_out=np.array([g @ direction for g, _ in others]),
-    left_out_explained=np.array([share[0] for _, share in others]))
+    agreeing=int(((females - males) @ direction > 0).sum()))
 
 
 def _first_component(

@@ -18,11 +18,6 @@ def format_subspace(result: Mapping[str, Any]) -> list[str]:
     f"{result['width']}", _pairs(result),
     f"gender direction (Y-06) of {space['n_pairs']} pairs, female positive; variance explained by "
     f'each component: {shares} %']
-  if space['leave_one_pair_out']:
-    out = space['leave_one_pair_out']
-    lines.append(
-      f"without any one pair: cosine with g at least {out['cosine_min']:.3f}, first component "
-      f"{100 * out['first_component_min']:.1f} to {100 * out['first_component_max']:.1f} %")
   lines.append('pairs whose female word has the larger projection: '
                f"{space['pairs_with_female_above']} of {space['n_pairs']}")
   lines += [f"pair {'/'.join(m['pair'])} left out, not in the file: {', '.join(m['words_missing'])}"
