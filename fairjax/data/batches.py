@@ -23,7 +23,7 @@ from fairjax.data.token_store import (
   text_places,
   token_rows,
 )
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError
 
 
 def train_batches(
@@ -38,8 +38,6 @@ def train_batches(
   count) of this host. `start_ids` of a decoder: the arrays of `document_rows`; None: a
   Transformer-XL reads the rows.
   """
-  if reader not in ('numpy', 'seqio'):
-    raise unknown_name('reader', reader, ('numpy', 'seqio'))
   store = prepared.store(split)
   rows = token_rows(store, batch_size=batch_size, segment_len=segment_len, shard=shard,
                     start_ids=start_ids)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fairjax.config import SHIPPED
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError
 from fairjax.inputs import is_pipe, is_whole, open_input
 from fairjax.tables import parquet_texts, read_header, read_rows
 
@@ -98,10 +98,6 @@ def read_documents(
   lines, documents, blank_lines, blank_documents, carriage_returns, nul_characters,
   byte_order_marks, replacement_characters, untitled, broken_lines.
   """
-  if layout not in _LAYOUTS:
-    raise unknown_name('layout', layout, _LAYOUTS)
-  if broken not in ('error', 'skip'):
-    raise unknown_name('way with broken lines', broken, ('error', 'skip'))
   options = _Options(
     text_column, text_field, layout in ('lines', 'newscrawl_sentences'), lines_per_document,
     broken == 'skip' and layout != 'wikitext', max_line_bytes, report, blank_lines)

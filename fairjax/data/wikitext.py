@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from fairjax.data.documents import read_documents
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError
 from fairjax.files import atomic_write, file_sha256, write_json
 
 SPLITS = ('train', 'valid', 'test')
@@ -51,8 +51,6 @@ def find_wikitext(
   name: str, folder: str | os.PathLike, *, unpack_to: str | os.PathLike, sha256: str = '',
 ) -> dict[str, pathlib.Path]:
   """Split -> path of wiki.{train,valid,test}.tokens (or .gz) in a folder or in its zip."""
-  if name not in CORPORA:
-    raise unknown_name('WikiText corpus', name, CORPORA)
   folder, stem = pathlib.Path(folder).expanduser(), CORPORA[name].stem
   for place in (folder, folder / stem):
     found = {split: path for split in SPLITS for suffix in ('', '.gz')

@@ -86,8 +86,6 @@ def test_sides():
   assert two == ['She sings.', 'He sings.', 'It rains.', 'He sings.', 'She sings.']
   # Two-sided again adds nothing new: the set is closed.
   assert set(augment(two, SWAP, 'two')) == set(two)
-  with pytest.raises(UserError, match='both'):
-    augment(sentences, SWAP, 'both')
 
 
 def split(text):
@@ -107,8 +105,6 @@ def test_documents():
   neutral = augment_document('It rains.', SWAP, 'one', unit='sentence', split=split)
   assert neutral == [] and augment_document(
     'It rains.', SWAP, 'two', unit='document', split=split) == ['It rains.']
-  with pytest.raises(UserError, match='unit'):
-    augment_document(text, SWAP, 'one', unit='word', split=split)
 
 
 def test_an_involution_where_the_pairs_allow_it():
@@ -206,10 +202,9 @@ def test_words_that_lists_of_names_hold_are_no_names():
 
 
 def test_name_settings():
-  for change, words in (({'name_gender': 'other'}, 'gender of names'),
-                        ({'letters': 'M-A'}, 'range'), ({'letters': 'a-m'}, 'range')):
-    with pytest.raises(UserError, match=words):
-      GenderSwap(None, NAMES, **change)
+  for letters in ('M-A', 'a-m'):
+    with pytest.raises(UserError, match='range'):
+      GenderSwap(None, NAMES, letters=letters)
   with pytest.raises(UserError, match='word pairs or names'):
     GenderSwap(None)
   assert GenderSwap(None, NAMES, letters='N-Z').swap('Ada. Nora.')[1] == 1

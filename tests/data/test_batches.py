@@ -255,8 +255,6 @@ def test_evaluation_reads_the_store(prepared):
 
 
 def test_bad_arguments_are_refused(prepared):
-  with pytest.raises(UserError, match="did you mean 'seqio'"):
-    batches(prepared, 1, reader='seqi')
   with pytest.raises(UserError, match=r"split 'train' holds \d+ tokens, too few"):
     batches(prepared, 1, split='train', segment_len=100000)
   with pytest.raises(UserError, match='model.segment_len=2 leaves no place for a token'):

@@ -21,7 +21,6 @@ from fairjax.counterfactual import (
   load_attribute,
   read_word_pairs,
 )
-from fairjax.counterfactual.cda import UNITS
 from fairjax.data.corpus import SPLITS, Corpus, make_holdout
 from fairjax.data.documents import read_documents, split_sentences
 from fairjax.data.prepare import open_prepared, prepare_data
@@ -113,7 +112,7 @@ def test_preprocessors_in_a_seqio_task(data, tmp_path, sided):
 
   from fairjax.data.seqio_tasks import augment_documents
   feature = seqio.Feature(seqio.PassThroughVocabulary(1), dtype='string', rank=0, add_eos=False)
-  for unit in UNITS:
+  for unit in ('sentence', 'document'):
     task = seqio.Task(
       f'cda_{unit}', source=seqio.TextLineDataSource({'train': data.train[0]}),
       output_features={'targets': feature}, preprocessors=[

@@ -113,10 +113,6 @@ def test_files_and_patterns(tmp_path):
     list_files([tmp_path / 'a.txt', tmp_path / 'a*'])
   with pytest.raises(UserError, match='no file named'):
     list_files([])
-  with pytest.raises(UserError, match="did you mean 'lines'"):
-    read(odd, layout='line')
-  with pytest.raises(UserError, match="did you mean 'skip'"):
-    read(odd, broken='skp')
   with pytest.raises(UserError, match="no article begins"):
     read(odd, layout='wikitext')
 

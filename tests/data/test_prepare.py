@@ -185,9 +185,7 @@ def test_a_vocabulary_of_ones_own(tmp_path):
 
 def test_damaged_manifests_are_refused(tmp_path):
   data = files(tmp_path)
-  prepared, _ = prepare(data, tmp_path / 'out')
-  with pytest.raises(UserError, match="did you mean 'train'"):
-    prepared.store('trian')
+  prepare(data, tmp_path / 'out')
   manifest = tmp_path / 'out' / 'manifest.json'
   content = manifest.read_text()
   changed = content.replace('"words": 3\n', '"words": 4\n')

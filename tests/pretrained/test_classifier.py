@@ -79,8 +79,6 @@ def test_files_that_cannot_be_read(tmp_path):
     read_examples(tmp_path / 'x.tsv', classes=2)
   with pytest.raises(UserError, match='phrases need trees'):
     read_examples(written(tmp_path, '1\ta\n'), classes=2, phrases=True)
-  with pytest.raises(UserError, match='3 classes'):
-    read_examples(written(tmp_path, '1\ta\n'), classes=3)
 
 
 def test_published_counts(test_data):
