@@ -795,12 +795,12 @@ def named_tokens(directory: pathlib.Path, role: str) -> tuple[str, ...]:
   return tuple(found)
 
 
-def read_json(path: pathlib.Path, *, remedy: str = '') -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> dict[str, Any]:
   """The object in a JSON file of a published model."""
   try:
     value = json.loads(path.read_text(encoding='utf-8-sig'))
   except OSError as e:
-    raise UserError(f'{path}: {e.strerror or e}{remedy and ": "}{remedy}') from None
+    raise UserError(f'{path}: {e.strerror or e}') from None
   except (ValueError, RecursionError) as e:
     raise UserError(f'{path} is not JSON ({e}): it is damaged, download it again') from None
   if not isinstance(value, dict):
@@ -955,7 +955,7 @@ _TRAINER_THREADS = 4
 
 def train_sentencepiece(
   texts: Iterable[str], *, size: int, directory: str | os.PathLike,
-  character_coverage: float = 0.9995, max_characters: int = 200_000_000,
+  max_characters: int = 200_000_000,
   info: Mapping[str, Any] | None = None,
 ) -> SentencePieceVocabulary:
   """Trains a unigram SentencePiece model, saves it in `directory` and returns it."""
@@ -969,7 +969,7 @@ def train_sentencepiece(
       sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
       pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1, byte_fallback=True,
       normalization_rule_name='identity', remove_extra_whitespaces=False, hard_vocab_limit=False,
-      character_coverage=character_coverage, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
+      character_coverage=0.9995, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
       train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2)
   except RuntimeError as e:
     needed = re.search(r'required_chars\. \d+ vs (\d+)', str(e))

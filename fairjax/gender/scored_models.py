@@ -460,7 +460,7 @@ def open_learner(
                         log=log)
   if isinstance(model, str | os.PathLike):
     model = open_language_model(model, model=name, features_only=True)
-  return FeatureLearner(model, labels=labels, log=log)
+  return FeatureLearner(model, labels=labels)
 
 
 def default_recipe(mode: str, *, seed: int = 0) -> Recipe:

@@ -348,8 +348,7 @@ class Settings(Recipe):
 
 def train_classifier(
   start: Start, train: Examples, dev: Examples, output: pathlib.Path, *, settings: Settings,
-  source: dict[str, Any], log: Callable[[str], None], mesh: Mesh | None = None,
-  stop: StopSignal | None = None,
+  source: dict[str, Any], log: Callable[[str], None], stop: StopSignal | None = None,
 ) -> dict[str, Any]:
   """Trains, keeps the epoch with the highest accuracy on `dev` and writes a model directory."""
   plan = json.loads(json.dumps({
@@ -374,7 +373,7 @@ def train_classifier(
         'end is not seen')
   rows = TokenRows(encoded[0].ids, train.labels, max_length=start.max_length,
                    pad_id=start.arch.pad_id)
-  tuning = FineTuning(rows, functools.partial(class_losses, arch=start.arch), settings, mesh=mesh)
+  tuning = FineTuning(rows, functools.partial(class_losses, arch=start.arch), settings)
   judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
   stage = tuning.stage(
     start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,

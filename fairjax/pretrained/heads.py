@@ -92,11 +92,10 @@ class FeatureLearner:
 
   freeze, can_thaw = 'all', False
 
-  def __init__(self, model: FeatureModel, *, labels: Sequence[str], mesh: Mesh | None = None,
-               log: Callable[[str], None] | None = None):
+  def __init__(self, model: FeatureModel, *, labels: Sequence[str]):
     self.name, self.fingerprint = model.name, model.fingerprint
     self._model, self._labels = model, tuple(labels)
-    self._mesh, self._log = mesh or make_mesh(MeshConfig()), log or (lambda line: None)
+    self._mesh = make_mesh(MeshConfig())
     self._known: dict[str, int] = {}
     self._features = np.zeros((0, 0), np.float32)
 
@@ -188,8 +187,7 @@ class TokenLearner:
   ):
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
     self.name, self.freeze = folder_name(directory), freeze
-    self._log = log or (lambda line: None)
-    start = from_checkpoint(directory, labels=labels, seed=0, log=self._log)
+    start = from_checkpoint(directory, labels=labels, seed=0, log=log or (lambda line: None))
     parse_freeze(freeze, start.arch)
     self._arch, self._tokenizer = start.arch, start.tokenizer
     self.fingerprint = start.fingerprint

@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -22,23 +21,16 @@ _MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
 
 
 class SentenceEncoder:
-  """Texts to vectors.
+  """Texts to vectors."""
 
-  Attributes:
-    pooling: 'mean' over the tokens, or 'cls': the first one.
-    normalized: vectors have length 1.
-    max_length: tokens read of a text; MiniLM's module files say 256.
-    truncated: texts so far that were longer and lost their end.
-    fingerprint: SHA-256 (hex) of all that decides a vector.
-  """
-
-  def __init__(self, directory: str | os.PathLike, *, dtype: str = 'float32',
-               mesh: Mesh | None = None, batch_tokens: int | None = None):
+  def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None,
+               batch_tokens: int | None = None):
     """Reads a directory."""
     root = find_snapshot(pathlib.Path(directory))
+    # pooling: 'mean' over the tokens, or 'cls': the first one; normalized: vectors of length 1.
     folder, self.pooling, self.normalized, self._lower = _read_modules(root)
-    model = load_pretrained(folder, 'encoder', dtype=dtype)
-    self.max_length, self.truncated = model.max_length, 0
+    model = load_pretrained(folder, 'encoder')
+    self.max_length, self.truncated = model.max_length, 0  # truncated: texts that lost their end
     self._tokenizer, arch = model.tokenizer, model.architecture
     self._texts = CutTexts(self._encode)
     settings = [model.fingerprint, self.pooling, self.normalized, self._lower]
@@ -58,14 +50,12 @@ class SentenceEncoder:
     return self._texts.count(texts)
 
   def encode(self, texts: Sequence[str]) -> np.ndarray:
-    """Vectors `[R, D]` of R texts, float32 (float64 if asked for)."""
+    """Vectors `[R, D]` of R texts, float32."""
     if not len(texts):
       return np.zeros((0, self._width), np.float32)
     encoded = self._texts.encode(texts)
     self.truncated += encoded.truncated
-    vectors = self._run(encoded.ids)
-    return vectors.astype(np.promote_types(jax.dtypes.canonicalize_dtype(vectors.dtype),
-                                           np.float32), copy=False)
+    return self._run(encoded.ids)
 
   def _encode(self, texts: Sequence[str]):
     return encode_texts(self._tokenizer, [t.lower() if self._lower else t for t in texts],

@@ -49,7 +49,7 @@ SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 _ALPHABET = 1000  # characters that get a piece of their own; words with rarer ones are unknown
 
 
-def train_word_pieces(words: Mapping[str, int], *, size: int, min_count: int = 2) -> dict[str, int]:
+def train_word_pieces(words: Mapping[str, int], *, size: int) -> dict[str, int]:
   """Makes a vocabulary."""
   pieces = [[w[0], *('##' + c for c in w[1:])] for w in words]
   weights = list(words.values())
@@ -72,7 +72,7 @@ def train_word_pieces(words: Mapping[str, int], *, size: int, min_count: int = 2
     count, pair = heapq.heappop(heap)
     if -count != counts[pair]:  # it was queued before some of its places were joined otherwise
       continue
-    if -count < min_count:
+    if count > -2:
       break
     joined = pair[0] + pair[1].removeprefix('##')
     vocabulary[joined] = None

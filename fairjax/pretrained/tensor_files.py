@@ -193,8 +193,8 @@ def damaged(file: pathlib.Path, form: str, error: Exception) -> UserError:
                    'part of a download: download it again')
 
 
-def listed(names: Iterable[str], most: int = 4) -> str:
+def listed(names: Iterable[str]) -> str:
   """Names of tensors for messages."""
   names = list(names)
-  rest = f' and {len(names) - most} more' if len(names) > most else ''
-  return ('tensor ' if len(names) == 1 else 'tensors ') + ', '.join(names[:most]) + rest
+  rest = f' and {len(names) - 4} more' if len(names) > 4 else ''
+  return ('tensor ' if len(names) == 1 else 'tensors ') + ', '.join(names[:4]) + rest

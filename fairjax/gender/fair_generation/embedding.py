@@ -447,12 +447,6 @@ class GenderedEmbedding:
     rows = bias_table(list(names), self.subspace.direction, self.vectors, self.debiased)
     return [{**row, **names[row['word']].scores} for row in rows]
 
-  def cosine(self, first: str, second: str) -> float | None:
-    """Cosine of two words before debiasing; None if the file lacks one."""
-    if first not in self.vectors or second not in self.vectors:
-      return None
-    return float(self.vectors.unit(first) @ self.vectors.unit(second))
-
   def to_dict(self) -> dict[str, Any]:
     """Everything, as plain JSON types."""
     vectors, names = self.vectors, self.professions.professions
@@ -461,7 +455,8 @@ class GenderedEmbedding:
       'embeddings': vectors.path, 'format': vectors.format, 'width': vectors.units.shape[1],
       'words_in_file': vectors.words_in_file, 'fingerprint': vectors.fingerprint,
       'pairs_list': self.pairs_list, 'subspace': self.subspace.to_dict(),
-      'cosine_he_she': self.cosine('he', 'she'),
+      'cosine_he_she': (float(vectors.unit('he') @ vectors.unit('she'))
+                        if 'he' in vectors and 'she' in vectors else None),
       'debias': self.debiased.to_dict(),
       'professions': {
         'list': self.professions.source, 'n': len(names), 'found': len(table),
