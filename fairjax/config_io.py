@@ -263,8 +263,10 @@ def _parse(text: str, kind: Any, what: str) -> Any:
   if kind is str:
     return text
   try:
-    if typing.get_origin(kind) is not tuple:
-      return msgspec.convert(text, kind, strict=False)
+    if kind is bool:
+      return msgspec.convert(text, bool, strict=False)
+    if kind in (int, float):  # as Python writes them: .5, 1_000, spaces around
+      return kind(text)
     element = typing.get_args(kind)[0]
     if text[:1] not in '([':
       parts = _elements(text, ',') if element is str else _split(text, ',')
@@ -282,7 +284,7 @@ def _coerce(value: Any, kind: Any, what: str) -> Any:
   try:
     return msgspec.convert(value, kind)
   except msgspec.ValidationError as e:
-    raise UserError(f'{what}: {e}') from None
+    raise UserError(f"{what}: {str(e).replace('`array`', '`tuple`')}") from None
 
 
 # Fields of earlier versions that change no result -> why they have no effect any more.

@@ -36,12 +36,19 @@ def test_overrides_keep_types():
   assert config.model.tie_position_biases is False
   assert config.debias.variants == ('embedding:2',)
   assert config.measure.scorers == ('vader',) and config.model.cutoffs == (100, 200)
+  config = load_config(QUICKSTART, {
+    'lm.learning_rate': '.5', 'lm.clip_norm': '1.', 'model.cutoffs': '1_00, 200', 'seed': '+1'})
+  assert (config.lm.learning_rate, config.lm.clip_norm, config.seed) == (0.5, 1.0, 1)
+  assert config.model.cutoffs == (100, 200)
 
 
 @pytest.mark.parametrize('overrides, words', [
   ({'model.num_layer': '3'}, ["'model.num_layer'", "did you mean 'model.num_layers'"]),
   ({'model.num_layers': '3.5'}, ['--config.model.num_layers', "'3.5' is not a valid int"]),
+  ({'model.num_layers': '1e-400'}, ["'1e-400' is not a valid int"]),
   ({'model.tie_position_biases': 'no'}, ["'no' is not a valid bool"]),
+  ({'lm.learning_rate': 'nan'}, ['lm.learning_rate is nan']),
+  ({'data.train': '((1,),)'}, ['--config.data.train: ', 'got `tuple`']),
   ({'debias.variants': 'embeding:1'}, ["did you mean 'embedding'"]),
   ({'debias.variants': 'embedding:-1'}, ['must be finite and >= 0']),
   ({'debias.variants': 'dropout:1.5'}, ['must be in [0, 1): attention and hidden']),

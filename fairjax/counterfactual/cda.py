@@ -37,7 +37,7 @@ from fairjax.counterfactual.word_forms import (
   normal_form,
   starts_word,
 )
-from fairjax.errors import UserError
+from fairjax.errors import UserError, unknown_name
 
 # Increased with every change of the results of the rules here and in `pronouns`.
 _RULES = 3
@@ -115,6 +115,8 @@ class GenderSwap:
     """
     if pairs is None and names is None:
       raise UserError('counterfactuals need word pairs or names')
+    if name_gender not in (known := ('same', 'flip', 'random')):
+      raise unknown_name('gender of names', name_gender, known)
     if not re.fullmatch('[A-Z]-[A-Z]', letters) or letters[0] > letters[2]:
       raise UserError(f"letters='{letters}' is no range of initials such as A-M or N-Z")
     if neutral and (pairs is None or not pairs.to_neutral):
@@ -281,6 +283,9 @@ def augment_document(
   >>> augment_document('He sings.', swap, 'two', unit='document', split=str.splitlines)
   ['He sings.', 'She sings.']
   """
+  for given, known in ((sided, ('one', 'two')), (unit, ('sentence', 'document'))):
+    if given not in known:
+      raise unknown_name('way of augmenting', given, known)
   counts = CdaCounts() if counts is None else counts
   position = position_of(document)  # a name becomes the same one in the whole document
   lines = [[document]] if unit == 'document' else map(split, document.split('\n'))

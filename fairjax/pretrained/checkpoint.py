@@ -246,12 +246,16 @@ def recognise(config: Mapping[str, Any], *, where: str) -> str:
   if quantised:
     method = quantised.get('quant_method') if isinstance(quantised, Mapping) else None
     raise UserError(f'{where} has a quantization_config ({method}): {QUANTISED}')
+  classes = config.get('architectures')
+  classes = classes if isinstance(classes, list) else []  # RoBERTa has BERT's fields and tensors
   kind = config.get('model_type') or next(
     (kind for kind, (has, lacks) in _BY_FIELDS.items()
-     if has <= config.keys() and not lacks & config.keys()), None)
+     if has <= config.keys() and not lacks & config.keys()
+     and all(str(name).lower().startswith(kind) for name in classes)), None)
   if kind is None:
-    raise UserError(f'{where} has no model_type, and not the fields of any kind that is known: '
-                    f'{_READS}: add "model_type", or take the config.json of the model')
+    raise UserError(f'{where} has no model_type, and not the fields and architectures of any kind '
+                    f'that is known: {_READS}: add "model_type", or take the config.json of the '
+                    'model')
   if kind not in _KINDS:
     raise UserError(f"{where}: unknown model_type '{kind}': {_READS}: take a model of one of them")
   return kind

@@ -102,6 +102,9 @@ def test_documents():
   assert found == [text, 'She sings.\nHe runs.'] and (counts.sentences, counts.dropped) == (3, 0)
   found, counts = documents('one', 'sentence')
   assert found == ['She sings.\nHe runs.'] and counts.dropped == 1
+  for sided, unit in (('both', 'sentence'), ('two', 'documents')):
+    with pytest.raises(UserError, match="way of augmenting '(both|documents)'"):
+      augment_document('It rains.', SWAP, sided, unit=unit, split=split)
   neutral = augment_document('It rains.', SWAP, 'one', unit='sentence', split=split)
   assert neutral == [] and augment_document(
     'It rains.', SWAP, 'two', unit='document', split=split) == ['It rains.']
@@ -207,6 +210,8 @@ def test_name_settings():
       GenderSwap(None, NAMES, letters=letters)
   with pytest.raises(UserError, match='word pairs or names'):
     GenderSwap(None)
+  with pytest.raises(UserError, match="gender of names 'other'"):
+    GenderSwap(None, NAMES, name_gender='other')
   assert GenderSwap(None, NAMES, letters='N-Z').swap('Ada. Nora.')[1] == 1
   prints = {GenderSwap(p, n, s, name_gender=g, letters=k).fingerprint for p, n, s, g, k in (
     (None, NAMES, 0, 'random', 'A-Z'), (None, NAMES, 1, 'random', 'A-Z'),

@@ -215,7 +215,8 @@ def test_verbs_recognise_a_config_without_model_type(copy, tmp_path):
 
 @pytest.mark.parametrize(('fields', 'message'), [
   ({'model_type': 'opt'}, "unknown model_type 'opt': fairjax reads the kinds albert, bert, gpt2"),
-  ({'model_type': None, 'hidden_size': None}, 'not the fields of any kind'),
+  ({'model_type': None, 'hidden_size': None}, 'not the fields and architectures of any kind'),
+  ({'model_type': None, 'architectures': ['RobertaModel']}, 'not the fields and architectures'),
   ({'quantization_config': {'quant_method': 'awq'}}, r'quantization_config \(awq\): quantised'),
 ])
 def test_other_kinds_are_named_and_nothing_is_guessed(copy, fields, message):
