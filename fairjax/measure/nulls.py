@@ -65,7 +65,7 @@ def in_threads(
   with (Progress(what, len(items), unit=unit, log=log) as progress,
         concurrent.futures.ThreadPoolExecutor(cores()) as pool):
     try:
-      for result in pool.map(work, items):
+      for result in pool.map(work, items) if len(items) > 1 else map(work, items):
         results.append(result)
         progress.add()
     except BaseException:

@@ -63,9 +63,9 @@ def test_steered_states_lack_the_difference_of_the_prompts():
     for row, length, samples in zip(prefixes, lengths, continuations, strict=True):
       whole = np.concatenate([np.tile(row[-length:], (len(samples), 1)), samples], axis=1)
       memory = init_memory(dataclasses.replace(config, memory_len=0), len(whole))
-      states = TransformerXL(config).apply({'params': params}, jnp.asarray(whole), memory).hidden
-      hidden.append(states[:, length - 1:-1])
-    hidden = jnp.stack(hidden)
+      states = jax.jit(TransformerXL(config).apply)({'params': params}, whole, memory).hidden
+      hidden.append(np.asarray(states)[:, length - 1:-1])
+    hidden = jnp.asarray(np.stack(hidden))
     last = hidden[:, 0, 0]
     steered = hidden - strength * (last - last.mean(axis=0, keepdims=True))[:, None, None]
     expected = np.asarray(lm.logits(params, steered))

@@ -123,8 +123,8 @@ def test_window_is_that_of_training():
 def test_samples_of_a_prefix_share_its_cache():
   """No array repeats the prefix for every sample."""
   params, (prefixes, lengths, _) = make_params(CONFIG), make_texts()
-  weights = decoding.prepare_weights(params, CONFIG, num_distances=20)
-  prefix = decoding.prefill(weights, CONFIG, prefixes, lengths)
+  prefix = jax.eval_shape(lambda params: decoding.prefill(
+    decoding.prepare_weights(params, CONFIG, num_distances=20), CONFIG, prefixes, lengths), params)
   shapes = {x.shape for x in jax.tree.leaves(prefix.layers)}
   assert shapes == {(3, 16, 2, 6), (3, 2, 6), (3, 2, 6, 16)}
 

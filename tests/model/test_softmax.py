@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from fairjax.config import MeshConfig, ModelConfig
 from fairjax.model import language_model, likelihood, softmax
@@ -75,9 +76,9 @@ def test_log_probabilities_are_those_of_a_word_by_word_implementation(name):
     config = _float64(CONFIGS[name])
     params = _params(config)
     hidden, _ = _inputs(config)
-    logits = all_logits(params, config, hidden)
+    logits = jax.jit(all_logits, static_argnums=1)(params, config, hidden)
     assert logits.shape == (3, 7, config.vocab_size)
-    found = jax.nn.log_softmax(logits)
+    found = log_softmax(logits, axis=-1)
     np.testing.assert_allclose(
       found[1, 2], _slow_log_probability(params, config, np.asarray(hidden[1, 2])), atol=1e-12)
     if config.cutoffs:  # already normalised
@@ -180,13 +181,13 @@ def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
     hidden, targets = _inputs(config)
     jaxpr = str(jax.make_jaxpr(jax.grad(lambda h: mean_nll(params, config, h, targets)))(hidden))
     assert f'length={parts}' in jaxpr  # tokens in so many parts
-    found = jax.value_and_grad(
-      lambda p, h: 3 * mean_nll(p, config, h, targets), (0, 1))(params, hidden)
-    expected = jax.value_and_grad(
-      lambda p, h: 3 * next_token_nll(all_logits(p, config, h), targets).mean(), (0, 1))(
-        params, hidden)
+    found, expected, mean = jax.jit(lambda *read: (
+      jax.value_and_grad(lambda p, h: 3 * mean_nll(p, config, h, targets), (0, 1))(*read),
+      jax.value_and_grad(lambda p, h: 3 * next_token_nll(
+        all_logits(p, config, h), targets).mean(), (0, 1))(*read),
+      mean_nll(read[0], config, read[1], targets)))(params, hidden)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)
-    np.testing.assert_allclose(mean_nll(params, config, hidden, targets), found[0] / 3, atol=1e-12)
+    np.testing.assert_allclose(mean, found[0] / 3, atol=1e-12)
 
 
 @pytest.mark.parametrize('words, products, loops', [(8192, 3, 4), (32768, 4, 8)])
@@ -229,13 +230,12 @@ def test_padding_changes_no_initial_parameter_and_is_never_a_word():
   params = _params(padded, np.float32)
   hidden, _ = _inputs(padded)
   changed = params | {'embedding': params['embedding'].at[211:].set(1e3)}
-  for p in (params, changed):
-    assert all_logits(p, padded, hidden.astype(jnp.float32)).shape[-1] == 211
+  hidden = hidden.astype(jnp.float32)
+  assert jax.eval_shape(lambda p: all_logits(p, padded, hidden), params).shape[-1] == 211
   targets = jnp.zeros((3, 7), jnp.int32)
-  np.testing.assert_array_equal(*(
-    token_nll(p, padded, hidden.astype(jnp.float32), targets, block=64)
-    for p in (params, changed)))
-  a, b = (nn.unbox(language_model(c).init(jax.random.key(0))) for c in (plain, padded))
+  nll = jax.jit(lambda p: token_nll(p, padded, hidden, targets, block=64))
+  np.testing.assert_array_equal(nll(params), nll(changed))
+  a, b = (nn.unbox(jax.jit(language_model(c).init)(jax.random.key(0))) for c in (plain, padded))
   np.testing.assert_array_equal(a['embedding'], b['embedding'][:211])
   assert not b['embedding'][211:].any()
 
@@ -244,7 +244,7 @@ def test_padding_changes_no_initial_parameter_and_is_never_a_word():
 def test_embedding_reads_the_row_of_each_token(name):
   config = CONFIGS[name]
   params = _params(config, np.float32)
-  found = np.asarray(embed_tokens(params, config, jnp.arange(211)))
+  found = np.asarray(jax.jit(embed_tokens, static_argnums=1)(params, config, jnp.arange(211)))
   for token in (0, 19, 20, 49, 50, 109, 110, 210):
     i = sum(token >= cut for cut in config.cutoffs)
     suffix = f'_{i}' if config.cutoffs else ''
@@ -346,7 +346,8 @@ def _bound(config, hidden, read):
 def test_likelihoods_are_sums_in_float32(name, block):
   config = MODELS[name]
   params, hidden, targets, read = _bfloat16_inputs(config)
-  found = token_nll(params, config, hidden, targets, block=block)
+  found = jax.jit(lambda *read: token_nll(read[0], config, *read[1:], block=block))(
+    params, hidden, targets)
   assert found.dtype == jnp.float32
   expected, _ = _expected(config, hidden, targets, read)
   worst, bound = np.abs(found - expected).max(), _bound(config, hidden, read)
@@ -368,7 +369,7 @@ def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, monkeypatch):
       return mean_nll(params, config, hidden, targets)
     return jnp.mean(token_nll(params, config, hidden, targets, block=64))
 
-  found, (d_params, d_hidden) = jax.value_and_grad(loss, (0, 1))(params, hidden)
+  found, (d_params, d_hidden) = jax.jit(jax.value_and_grad(loss, (0, 1)))(params, hidden)
   assert found.dtype == jnp.float32 and d_hidden.dtype == jnp.bfloat16
   nll, shares = _expected(config, hidden, targets, read)
   bound, n = _bound(config, hidden, read), ROWS * TOKENS
@@ -411,7 +412,7 @@ def test_the_nll_of_a_table_and_its_gradients_in_blocks_on_any_mesh(cap, axes, m
     with on_mesh(mesh):
       nll, vjp = jax.vjp(jax.jit(in_blocks), table, hidden)
       gradients = vjp(jnp.arange(1.0, 7).reshape(rows, size))
-    expected, vjp = jax.vjp(direct, table, hidden)
+    expected, vjp = jax.vjp(jax.jit(direct), table, hidden)
     np.testing.assert_allclose(nll, expected, rtol=1e-13)
     for found, exact in zip(gradients, vjp(jnp.arange(1.0, 7).reshape(rows, size)), strict=True):
       np.testing.assert_allclose(found, exact, rtol=1e-11, atol=1e-14)

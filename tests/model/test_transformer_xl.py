@@ -19,7 +19,7 @@ def _segments(model, params, tokens, memory, **kwargs):
     output = apply(tokens[:, start:start + model.config.segment_len], memory)
     hidden.append(output.hidden)
     memory = output.state
-  return jnp.concatenate(hidden, axis=1), memory
+  return jax.device_put(np.concatenate(hidden, axis=1)), memory
 
 
 VARIANTS = {
@@ -44,10 +44,10 @@ def test_scanned_segments_equal_a_loop_over_layers(variant):
     for start in range(0, tokens.shape[1], 8):
       expected, states = forward(tokens[:, start:start + 8], slow)
       np.testing.assert_allclose(hidden[:, start:start + 8], expected, rtol=0, atol=1e-11)
-      both = [jnp.concatenate([m, s], 1)[:, s.shape[1]:] for m, s in zip(
-        slow.hidden, states[:-1], strict=True)]
+      both = [np.concatenate([m, s], 1)[:, s.shape[1]:] for m, s in zip(
+        np.asarray(slow.hidden), states[:-1], strict=True)]
       slow = slow.replace(
-        hidden=jnp.stack(both), length=jnp.minimum(slow.length + 8, config.memory_len))
+        hidden=np.stack(both), length=np.minimum(slow.length + 8, config.memory_len))
     np.testing.assert_allclose(memory.hidden, slow.hidden, rtol=0, atol=1e-11)
     np.testing.assert_array_equal(memory.length, slow.length)
 
@@ -167,8 +167,9 @@ def test_dropout_is_on_in_training_only_and_follows_its_key():
   # A unit of the softmax's input is dropped with the rate of hidden states.
   dropped = np.mean([np.asarray(train(jax.random.key(seed)) == 0) for seed in range(40)])
   assert abs(dropped - 0.3) < 4 * (0.3 * 0.7 / (40 * 2 * 8 * 16)) ** 0.5
-  off = model.apply({'params': params}, tokens, memory).hidden
-  plain = TransformerXL(oracle.TINY).apply({'params': params}, tokens, memory, train=True).hidden
+  off, plain = (oracle.jit(lambda model=model, train=train: model.apply(
+    {'params': params}, tokens, memory, train=train).hidden)()
+                for model, train in ((model, False), (TransformerXL(oracle.TINY), True)))
   np.testing.assert_array_equal(off, plain)
 
 
@@ -241,8 +242,8 @@ def test_the_model_of_a_configuration_serves_the_protocol():
     jax.tree.structure(state))
   tokens = oracle.random_tokens(config, 4, 5)
   np.testing.assert_array_equal(
-    model.apply(params, tokens, state).hidden,
-    TransformerXL(config).apply({'params': params}, tokens, state).hidden)
+    oracle.jit(model.apply)(params, tokens, state).hidden,
+    oracle.jit(TransformerXL(config).apply)({'params': params}, tokens, state).hidden)
 
 
 # Counterfactual branches: exactly the values and gradients of separate passes.

@@ -84,8 +84,9 @@ def test_loss_is_the_cross_entropy_at_the_masked_places(start):
   """Against a loop in float64 over the scores of all places."""
   batch = masked_rows(start)
   assert batch['weights'].sum() > 5 and (batch['weights'] == 0).any()
-  hidden = encode(start.params, start.arch, batch['ids'], batch['mask'])
-  scores = np.asarray(mlm_logits(start.params, start.arch, hidden), np.float64)
+  scores = np.asarray(jax.jit(lambda params, ids, mask: mlm_logits(
+    params, start.arch, encode(params, start.arch, ids, mask)))(
+      start.params, batch['ids'], batch['mask']), np.float64)
   nats = right = count = 0
   for b in range(len(scores)):
     for place, target, weight in zip(batch['places'][b], batch['targets'][b], batch['weights'][b],
@@ -95,7 +96,8 @@ def test_loss_is_the_cross_entropy_at_the_masked_places(start):
         nats += np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]
         right += row.argmax() == target
         count += 1
-  found = masked_sums(start.params, start.arch, batch, None)
+  found = jax.jit(lambda params, batch: masked_sums(params, start.arch, batch, None))(
+    start.params, batch)
   np.testing.assert_allclose(found, (nats, right, count), rtol=1e-5)
 
 

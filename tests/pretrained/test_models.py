@@ -9,18 +9,17 @@ import pytest
 import scipy.stats
 from golden_models import GOLDEN, expected
 
+from fairjax import pretrained
 from fairjax.errors import UserError
-from fairjax.pretrained import (
-  encode,
-  load_pretrained,
-  mlm_logits,
-)
+from fairjax.pretrained import load_pretrained, mlm_logits
 from fairjax.pretrained.models import (
   _gelu,
   parse_freeze,
   trainable_mask,
   unstack_layers,
 )
+
+encode = jax.jit(pretrained.encode, static_argnums=1, static_argnames=('packing', 'first_only'))
 
 
 @pytest.fixture(scope='module')
