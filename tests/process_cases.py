@@ -1,6 +1,7 @@
 """One of several processes that train a tiny curriculum and sample.
 
 `ADDRESS,COUNT,INDEX WORKDIR [SECONDS [DEVICES FSDP MODEL]]`; what takes longer than SECONDS hangs.
+`ADDRESS,COUNT,INDEX WORKDIR lm` ends after step 1.
 
 On arrays, without TensorFlow. What is compared is in the workdir; the exit code is the command
 line's.
@@ -126,13 +127,16 @@ class SharedFeed(ArrayFeed):
     return own_rows(super().valid(batch_size=batch_size))
 
 
-def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=None) -> None:
+def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=None,
+        lm_alone=False) -> None:
   mesh = make_mesh(mesh or MeshConfig(), devices)
   with StopSignal().installed() as stop:
     curriculum = Curriculum(
       dataclasses.replace(CONFIG, log=LogConfig(hang_seconds=hang_seconds)),
       language_model(CONFIG.model), workdir, SharedFeed(), mesh, stop, log, sentences=sentences)
-    lm = curriculum.train(STAGES.values())['lm']
+    lm = curriculum.train(list(STAGES.values())[:1 if lm_alone else None])['lm']
+  if lm_alone:
+    return
   attribute = load_attribute('country')
   generate(
     lm.params, TransformerXLDecoder(CONFIG.model), Words(), attribute,
@@ -141,11 +145,13 @@ def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=No
 
 
 def main() -> int:
-  processes.start(sys.argv[1])
+  address, workdir, *rest = (word for word in sys.argv[1:] if word != 'lm')
+  processes.start(address)
   try:
-    run(pathlib.Path(sys.argv[2]), lambda line: print(line, flush=True),
-        hang_seconds=float([*sys.argv, 300][3]),
-        mesh=MeshConfig(**dict(zip(('fsdp', 'model'), map(int, sys.argv[5:]), strict=False))))
+    run(pathlib.Path(workdir), lambda line: print(line, flush=True),
+        hang_seconds=float([*rest, 300][0]),
+        mesh=MeshConfig(**dict(zip(('fsdp', 'model'), map(int, rest[2:]), strict=False))),
+        lm_alone=sys.argv[-1] == 'lm')
     code = 0
   except Preempted as e:
     print(e, flush=True)

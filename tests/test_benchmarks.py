@@ -129,7 +129,7 @@ def test_accelerator_leaves_the_json_of_each_and_names_what_failed(
     run, tmp_path, monkeypatch, capsys):
   accelerator = importlib.import_module('tests.benchmarks.accelerator')
   name, *arguments = accelerator.TINY['decoder_step']
-  monkeypatch.setitem(accelerator.TINY, 'broken', ['sampler', '--decoder=none'])
+  monkeypatch.setitem(accelerator.TINY, 'broken', ['no_benchmark'])
   with monkeypatch.context() as patch:
     patch.setattr(sys, 'argv', [
       'accelerator', '--tiny', f'--output={tmp_path}', '--only=broken,attention'])

@@ -70,7 +70,7 @@ MORE: dict[str, list[str]] = {
   'compare gate': ['--permutations=20'],
   'completion': [],
   'records convert': [],
-  'records plan': ['--effect=0.1'],
+  'records plan': ['--effect=0.3'],
   'human export': [],
   'scorers audit': [],
   'gender cda': [],

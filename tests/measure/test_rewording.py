@@ -76,7 +76,8 @@ def test_an_arm_that_lacks_a_template_is_refused():
     measure_records(read_records(rows), attribute, ['recorded:s'], permutations=9)
 
 
-@pytest.mark.parametrize('kind', ['continuous', 'three classes', 'binary'])
+@pytest.mark.parametrize('kind', [
+  'continuous', 'binary', pytest.param('three classes', marks=pytest.mark.weekly)])
 def test_five_percent_are_rejected_where_values_and_phrasings_move_alike(kind):
   rng, runs, rejected = np.random.default_rng(7), 400, 0
   for _ in range(runs):

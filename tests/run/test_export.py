@@ -111,9 +111,8 @@ def test_an_imported_model_stands_for_step_1_and_comes_out_again(words, tmp_path
   logits = []
   for c, p, all_words in ((old_config, old_params, old_words), (config, params, listed)):
     tokens = jnp.asarray([[all_words.index(w) for w in text]], jnp.int32)
-    model = TransformerXL(c)
-    hidden = model.apply({'params': p}, tokens, init_memory(c, 1)).hidden
-    scores = jax.nn.log_softmax(language_model(model.config).logits(p, hidden))
+    scores = jax.jit(lambda p, tokens, c=c: jax.nn.log_softmax(language_model(c).logits(
+      p, TransformerXL(c).apply({'params': p}, tokens, init_memory(c, 1)).hidden)))(p, tokens)
     logits.append(np.asarray(scores)[0][:, [all_words.index(w) for w in old_words]])
   np.testing.assert_allclose(*logits, atol=2e-5)
 

@@ -153,11 +153,13 @@ def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
   done = worker('exec', 'fairjax', 'run', "it's")
   assert done.stdout == f"['run', \"it's\"] {venv}\n", done.stderr
   # Another lock: installed anew, and pip refuses what has no hash.
+  script = (code / 'launch' / 'worker.sh').read_text()
+  assert script.count('pip install') == script.count('--require-hashes') == 2
+  (code / 'launch' / 'encoder.txt').write_text('absl-py==2.3.1\n')
+  refused = worker('install')
+  assert refused.returncode != 0 and 'hash' in refused.stderr.lower()
+  assert [p.name for p in venv.iterdir() if len(p.name) == 64] == []  # not taken for done
   for name in ('encoder', 'requirements'):
-    (code / 'launch' / f'{name}.txt').write_text('absl-py==2.3.1\n')
-    refused = worker('install')
-    assert refused.returncode != 0 and 'hash' in refused.stderr.lower()
-    assert [p.name for p in venv.iterdir() if len(p.name) == 64] == []  # not taken for done
     (code / 'launch' / f'{name}.txt').unlink()
     assert f'{name}.txt is not there' in worker('install').stderr
     (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
