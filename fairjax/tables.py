@@ -210,7 +210,7 @@ def _entries(text: str, path: str | os.PathLike) -> list[tuple[Any, str]]:
     return [(entry, f'{path}, entry {i}') for i, entry in enumerate(json.loads(text), 1)]
   except json.JSONDecodeError as e:
     raise UserError(f'{path}:{e.lineno}: not a JSON array ({e.msg}): fix the file') from None
-  except RecursionError as e:
+  except (ValueError, RecursionError) as e:  # a number of too many digits, too deep
     raise UserError(f'{path}: not a JSON array ({e}): fix the file') from None
 
 

@@ -90,6 +90,7 @@ def test_an_entry_of_an_array_is_named_by_its_number(tmp_path):
 
 @pytest.mark.parametrize(('content', 'words'), [
   (b'[{"a": 1},\n{"a": 2}]', "r, entry 1: fields missing"), (b'[{"a": 1},\n{"a" 2}]', "r:2: not a"),
+  (b'[{"a": ' + b'9' * 5000 + b'}]', 'r: not a JSON array'),
   (b'[\n' + as_lines(rows(1)).replace(b'\n', b',\n') + b']', ":1[12]: not a JSON array"),
   (as_table(rows(1)).replace(b'prefix', b'prompt'), "r:1: no column 'prefix': the header must"),
   (as_table(rows(1)) + b'country,Iran\r\n', 'r:12: 2 cells where the header has 6'),
