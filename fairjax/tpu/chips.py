@@ -138,6 +138,9 @@ def _chip_of(prefix: str) -> Chip | None:
 def find_slice(name: str) -> Slice:
   """The slice of that name, for the compiler; else `UserError` with the nearest names."""
   if name not in slice_names():
+    for s in (s for chip in CHIPS.values() if chip.compiles for s in slices_of(chip)):
+      if s.accelerator_type == name.replace('v5e-', 'v5litepod-'):  # its name in the cloud
+        raise UserError(f"topology '{name}': name it by its shape in chips, {s.name}")
     raise unknown_name('topology', name, slice_names())
   generation, _, shape = name.partition(':')
   return Slice(CHIPS[generation], shape)

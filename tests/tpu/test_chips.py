@@ -52,8 +52,9 @@ def test_a_shape_must_have_the_size_of_the_type():
 
 
 @pytest.mark.parametrize(('name', 'hint'), [
-  ('v9:8', 'v6e'), ('v5e:16x4', 'v5e:8x8'), ('v5e:3x3', 'v5e:2x4'), ('v3-128', 'v3:8x8'),
-  ('v5litepod-16', 'v5e:4x4'), ('v2:2x2', 'v2:2x2'), ('v5e', 'v5e:1x1')])
+  ('v9:8', 'v6e'), ('v5e:16x4', 'v5e:8x8'), ('v5e:3x3', 'v5e:2x4'),
+  ('v3-128', 'in chips, v3:8x8'), ('v5e-16', 'in chips, v5e:4x4'),
+  ('v5litepod-16', 'in chips, v5e:4x4'), ('v2:2x2', 'v2:2x2'), ('v5e', 'v5e:1x1')])
 def test_unknown_topologies_name_a_known_one(name, hint):
   with pytest.raises(UserError, match=hint):
     find_slice(name)
