@@ -121,7 +121,7 @@ ENTRIES = (
   LedgerEntry(
     'H-02', 'Scored text', HUANG, 'Figure 1',
     'What the scorer reads of a sample.',
-    _text_reading, 'Prefix and continuation together (--scored); another end: sample.sentence_end, '
+    _text_reading, 'With the prefix or without it (--scored); another end: sample.sentence_end, '
     'sample.max_new_tokens.'),
   LedgerEntry(
     'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
@@ -161,7 +161,8 @@ ENTRIES = (
   LedgerEntry(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',
-    _sampling_reading, 'Independent samples: records without sample numbers, or --independent.'),
+    _sampling_reading, 'Coupled: records whose sample numbers stand for shared noise. Independent: '
+    'records without sample numbers, or --independent.'),
 )
 
 
