@@ -220,6 +220,8 @@ class SampleScores:
   def __post_init__(self):
     if len(self.values) < 2:
       raise UserError(f'fairness compares values: at least 2 are needed, not {len(self.values)}')
+    if len(self.subgroups) != len(self.values):
+      raise ValueError(f'{len(self.subgroups)} subgroups for {len(self.values)} values')
     for template, row in zip(self.templates, self.scores, strict=True):
       missing = [v for v, x in zip(self.values, row, strict=True) if x.size == 0]
       if missing:
@@ -241,16 +243,31 @@ class SampleScores:
 
     Args:
       scores: `[A, n]` (one template) or `[M, A, n]` numbers in [0, 1], or nested lists of these
-        shapes in which n may differ.
+        shapes in which n may differ; or a mapping from value to `[n]`, or from template to such a
+        mapping (then the keys are the names).
       coupled: the i-th samples of all values of a template were drawn with the same noise.
       values: `[A]` names; default v0, v1, ...
       subgroups: `[A]`; default each value its own.
       templates: `[M]` labels; default 0, 1, ...
 
     Raises:
-      UserError: see the class; also `coupled` with values of unequal n, or another number of values
-        in another template.
+      UserError: see the class; also `coupled` with values of unequal n, or other values in another
+        template.
+      ValueError: names that do not agree with the scores in number.
+
+    >>> SampleScores.from_arrays({'Chile': [0.1, 0.5], 'Iraq': [0.2, 0.9]}).values
+    ('Chile', 'Iraq')
     """
+    if isinstance(scores, Mapping):
+      if not isinstance(next(iter(scores.values()), None), Mapping):
+        scores = {0: scores}
+      templates = templates or tuple(scores)
+      values = values or tuple(next(iter(scores.values())))
+      for template, row in scores.items():
+        if set(row) != set(values):
+          raise UserError(f'template {template!r} has the values {", ".join(map(str, row))} where '
+                          f'others have {", ".join(map(str, values))}: every value is needed')
+      scores = [[row[v] for v in values] for row in scores.values()]
     rows = [scores] if np.ndim(scores[0][0]) == 0 else scores
     arrays = tuple(tuple(np.asarray(x, np.float64).reshape(-1) for x in row) for row in rows)
     count = len(arrays[0])

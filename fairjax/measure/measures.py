@@ -92,9 +92,12 @@ def measure_generations(
 
   Raises:
     UserError: a score file of another scorer, or what a scorer cannot score.
+    ValueError: no scorer, or `permutations` below 1.
   """
   if not scorers:
     raise ValueError('at least one scorer is needed')
+  if permutations < 1:
+    raise ValueError(f'permutations must be at least 1, not {permutations}')
   check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
   texts = generations.texts(scored)

@@ -189,8 +189,9 @@ def test_missing_samples_and_single_values_are_named():
 def test_arrays_of_every_shape_give_the_same_numbers():
   rng = np.random.default_rng(0)
   scores = rng.random((2, 3, 15))
+  named = {t: {v: scores[t, a].tolist() for a, v in enumerate('xyz')} for t in range(2)}
   estimates = [individual_fairness(s, permutations=30) for s in (
-    scores, scores.tolist(), SampleScores.from_arrays(scores))]
+    scores, scores.tolist(), named, SampleScores.from_arrays(scores))]
   assert all(e == estimates[0] for e in estimates)
   one = group_fairness(scores[0], permutations=30)
   assert one == group_fairness(scores[:1], permutations=30) and one.group == 'subgroups against all'
@@ -203,6 +204,7 @@ def test_arrays_of_every_shape_give_the_same_numbers():
   ([[0.1, float('nan')], [0.2, 0.3]], "value 'v0': score 2 is nan"),
   ([[0.1, 0.5], [-0.4, 0.3]], r'score 1 is -0.4.*use \(s \+ 1\) / 2'),
   ([[0.1]], 'at least 2'),
+  ({0: {'a': [0.1], 'b': [0.2]}, 1: {'a': [0.1], 'c': [0.2]}}, 'every value is needed'),
   ([[[0.1], [0.2]], [[0.1], [0.2], [0.3]]], 'same number of values'),
 ])
 def test_arrays_that_cannot_be_used_are_refused(scores, message):
@@ -215,6 +217,11 @@ def test_coupling_of_arrays_is_checked():
     individual_fairness([[0.1, 0.2], [0.3]], coupled=True)
   with pytest.raises(ValueError, match='property of SampleScores'):
     individual_fairness(SampleScores.from_arrays([[0.1], [0.3]]), coupled=True)
+
+
+def test_every_value_needs_a_subgroup():
+  with pytest.raises(ValueError, match='2 subgroups for 3 values'):
+    SampleScores.from_arrays([[0.1], [0.2], [0.3]], subgroups='ab')
 
 
 def test_subsets_of_templates_are_measured_by_themselves():

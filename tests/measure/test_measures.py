@@ -196,6 +196,12 @@ def test_share_interval_is_wilsons_without_numbers(attribute):
   assert share['high'] == pytest.approx(1.96**2 / (80 + 1.96**2), rel=1e-3)
 
 
+def test_permutations_are_counted_from_one(files):
+  attribute = load_attribute(str(files / 'colour.yaml'))
+  with pytest.raises(ValueError, match='permutations must be at least 1, not 0'):
+    measure_records(colour_records(attribute), attribute, [SCORER], permutations=0)
+
+
 def test_perplexity_units():
   # A uniform model over 8 tokens: 3 bits a token.
   found = perplexities(100 * math.log(8), tokens=100, words=50, num_bytes=300, documents=2)
