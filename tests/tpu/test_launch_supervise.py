@@ -275,7 +275,9 @@ def test_the_state_in_an_answer(answer, kind):
 def test_a_failure_without_a_message_shows_the_answer(cloud):
   for failed in (None, {}, 'it broke', {'error': 'it broke'}, {'error': {'code': 5}}, []):
     text = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
-    assert read_state(text) == ('dead', f'FAILED: {text}')
+    assert read_state(text) == ('dead', f'FAILED: {text}', False)
+  taken = json.dumps({'name': 'projects/quota-lab/x', 'state': {'state': 'SUSPENDED'}})
+  assert not read_state(taken).quota  # the name of a project is no limit
   failed = {'error': None}
   answer = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
   cloud.world([[f'ANSWER:{answer}'], ['ACTIVE']])

@@ -194,11 +194,7 @@ class State(NamedTuple):
   # 'unknown' is a state that fairjax does not know, and waits for; '' is an answer without a state.
   kind: str
   words: str  # of the cloud: the state and its reason, or the whole answer of a dead slice
-
-  @property
-  def quota(self) -> bool:
-    """Whether it died of a limit of the project, so that another request would, too."""
-    return self.kind == DEAD and is_limit(self.words)
+  quota: bool = False  # it died of a limit of the project, so that another request would, too
 
 
 def is_limit(text: str) -> bool:
@@ -235,7 +231,9 @@ def read_state(output: str) -> State:
     return State(READY if name == 'ACTIVE' else WAITING, words)
   if name not in _DEAD:
     return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
-  return State(DEAD, words if reason else f'{name}: {output.strip()}')
+  if not reason:
+    return State(DEAD, f'{name}: {output.strip()}')
+  return State(DEAD, words, is_limit(words))
 
 
 def read_status(text: str) -> dict[str, tuple[str, int]]:
