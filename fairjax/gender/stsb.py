@@ -58,11 +58,12 @@ class Pairs(NamedTuple):
 
 def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
   """The file of a split in a folder of the public data: `sts-<split>.csv` or `.tsv`, or `.gz`."""
-  found = sorted(pathlib.Path(folder).glob(f'sts-{split}.[ct]sv*'))
+  found = [path for path in sorted(pathlib.Path(folder).glob(f'sts-{split}.[ct]sv*'), reverse=True)
+           if path.suffix in ('.tsv', '.csv', '.gz', '.bz2', '.xz', '.zst', '.zip')]
   if not found:
     raise UserError(f'{folder} holds no sts-{split}.csv: give the folder of the STS benchmark '
                     f"({', '.join(f'sts-{s}' for s in SPLITS)} as .csv or .tsv, plain or packed)")
-  return found[0]
+  return min(found, key=lambda path: len(path.suffixes))
 
 
 def read_pairs(path: str | os.PathLike) -> Pairs:

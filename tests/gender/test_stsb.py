@@ -83,8 +83,12 @@ def test_bad_pairs_are_one_line(tmp_path, text, message):
 
 
 def test_files_that_are_not_there(tmp_path):
+  (tmp_path / 'sts-train.csv.sha256').touch()
   with pytest.raises(UserError, match='holds no sts-train.csv'):
     find_split(tmp_path, 'train')
+  for name in ('sts-train.tsv.gz', 'sts-train.csv', 'sts-train.tsv'):
+    (tmp_path / name).touch()
+    assert find_split(tmp_path, 'train').name == name
 
 
 def test_the_rule_for_sentences(tmp_path):
