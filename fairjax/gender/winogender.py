@@ -177,8 +177,9 @@ PLAIN_SENTENCES = tuple(sentence.replace('_', BLANK) for sentence in (
 
 def plain_shares(model: Scorable, professions: Sequence[str]) -> np.ndarray:
   """Mean P(she) / (P(she) + P(he)) over the plain sentences, `[P]` float64 of P professions."""
-  if unknown := in_pieces(model, ['she', 'he'])['unknown']:
-    raise UserError(f"{model.name}: its vocabulary does not know '{unknown[0]}'")
+  pieces = in_pieces(model, ['she', 'he'])
+  if others := pieces['unknown'] + pieces['several']:
+    raise UserError(f"{model.name}: '{others[0]}' is not one piece of its vocabulary")
   texts = [sentence.format(p) for p in professions for sentence in PLAIN_SENTENCES]
   scores = np.stack(model.candidate_log_probs(texts, [['she', 'he']] * len(texts)))
   shares = 1 / (1 + np.exp(scores[:, 1] - scores[:, 0]))

@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -174,8 +175,12 @@ def _without_stack(record: logging.LogRecord) -> bool:
 
 
 def _not_forgotten(record: logging.LogRecord) -> bool:
-  """Leaves out what asyncio says of writes that nobody awaits any more."""
-  return not record.getMessage().partition('\n')[0].endswith('exception was never retrieved')
+  """Leaves out what asyncio says of Orbax's writes that nobody awaits any more."""
+  first = record.getMessage().partition('\n')[0]
+  stack = traceback.walk_tb(record.exc_info[2] if record.exc_info else None)
+  return not (first.endswith('exception was never retrieved')
+              and (first.startswith('_GatheringFuture')
+                   or any(_LIBRARY in frame.f_code.co_filename for frame, _ in stack)))
 
 
 @functools.cache

@@ -1,8 +1,11 @@
 """Checkpoints: what verifies is used, what does not is moved aside, and nothing starts anew."""
 
+import asyncio
 import dataclasses
+import gc
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -277,6 +280,22 @@ def test_a_failed_write_is_reported_without_stacks(tmp_path, repository):
                          timeout=120, stdin=subprocess.DEVNULL)
   assert 'error: step 1 could not be written' in found.stderr, found.stderr[-2000:]
   assert 'Traceback' not in found.stderr and 'Event loop' not in found.stderr
+
+
+@pytest.mark.parametrize('library', ['orbax', 'own'])
+def test_what_asyncio_says_is_left_out_of_orbax_alone(library, tmp_path, caplog):
+  checkpoints._hide_stacks()
+  path = tmp_path / library / 'io.py'
+  path.parent.mkdir()
+  path.write_text('async def write():\n  raise ValueError\n')
+  write = runpy.run_path(str(path))['write']
+
+  async def forget():
+    await asyncio.wait([asyncio.get_running_loop().create_task(write())])
+
+  asyncio.run(forget())
+  gc.collect()
+  assert caplog.text.count('Task exception was never retrieved') == (library == 'own')
 
 
 def test_a_failed_save_is_tried_once_more_with_the_state_of_then(store, monkeypatch, lines):
