@@ -9,7 +9,7 @@ from scipy import stats
 from fairjax.errors import UserError
 from fairjax.gender import winogender
 from fairjax.gender.persons import Professions
-from fairjax.gender.scored_models import TokenFeatures
+from fairjax.gender.scored_models import TokenFeatures, open_language_model
 from fairjax.gender.winogender import (
   ProbeSettings,
   likelihood,
@@ -124,6 +124,12 @@ def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
   assert summary['r_pronoun']['value'] == pytest.approx(oracle.rvalue)
   assert summary['slope_pronoun']['value'] == pytest.approx(oracle.slope)
   assert summary['r_pronoun']['n'] == 3
+
+
+def test_pronouns_in_pieces_are_not_compared(repository):
+  model = open_language_model(repository / 'tests/golden/pretrained/bert_mlm')
+  with pytest.raises(UserError, match="'she' is not one piece"):
+    winogender.plain_shares(model, ['nurse'])
 
 
 def test_summary_is_scipys(sentences):
