@@ -152,7 +152,9 @@ def _find_config(path: str) -> str:
   name = re.fullmatch(r'(?:configs/)?([^/]+?)(?:\.py)?', path)
   if name and name[1] in shipped:
     return shipped[name[1]]
-  raise unknown_name('config file', path, shipped)
+  if name is None or path.endswith('.json'):
+    raise UserError(f'config file not found: {path}')
+  raise unknown_name('config file', name[1], shipped)
 
 
 def load_sweep(spec: str) -> list[dict[str, Any]]:

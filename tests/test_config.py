@@ -291,4 +291,6 @@ def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch, 
   with pytest.raises(UserError, match='quickstart'):
     load_config('quickstart')
   with pytest.raises(UserError, match="unknown config file 'wikitxt103': did you mean 'wikitext"):
-    load_config('wikitxt103')
+    load_config('configs/wikitxt103.py')
+  with pytest.raises(UserError, match='^config file not found: runs/config.json$'):
+    load_config('runs/config.json')
