@@ -283,7 +283,7 @@ def test_lists_as_json_and_as_lines(tmp_path):
 
 
 @pytest.mark.parametrize(('content', 'message'), [
-  (b'# only\n', 'the list is empty'), (b'[1', 'not JSON'),
+  (b'# only\n', 'the list is empty'), (b'[1', 'not a JSON array'),
   (b'she he it\n', ':1: .* is no pair'), (b'a b\nc c\n', ":2: 'c' is paired with itself"),
   (b'a b\nb a\n', ':2: .* is given twice'), (b'[["a", 1]]', 'entry 1: .* is no pair')])
 def test_bad_pairs(tmp_path, content, message):
