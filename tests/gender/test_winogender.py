@@ -126,6 +126,24 @@ def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
   assert summary['r_pronoun']['n'] == 3
 
 
+class _ThreeOfFour:
+  """Says she three times of four after "nurse", never otherwise."""
+
+  name = 'm'
+
+  def piece_counts(self, words):
+    return [1] * len(words)
+
+  def candidate_log_probs(self, texts, words):
+    assert words == [['she', 'he']] * len(texts)
+    return [np.log([0.3, 0.1] if 'nurse' in text else [1e-30, 0.2]) for text in texts]
+
+
+def test_plain_shares_are_those_of_she():
+  np.testing.assert_allclose(
+    winogender.plain_shares(_ThreeOfFour(), ['smith', 'nurse']), [0, 0.75], atol=1e-12)
+
+
 def test_pronouns_in_pieces_are_not_compared(repository):
   model = open_language_model(repository / 'tests/golden/pretrained/bert_mlm')
   with pytest.raises(UserError, match="'she' is not one piece"):

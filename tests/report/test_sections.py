@@ -14,7 +14,7 @@ from fairjax.measure import OpinionScorer, measure_records, perplexities
 from fairjax.measure.content import ContentOptions
 from fairjax.report import ModelRow, select_model, write_report
 from fairjax.report.comparison import relevance_measure, warnings
-from fairjax.report.sections import selection_section
+from fairjax.report.sections import brief_table, selection_section
 
 JOBS = ('baker', 'accountant', 'sheriff', 'designer')
 ATTRIBUTE = Attribute(
@@ -215,6 +215,18 @@ def test_the_report_holds_all_of_it(rows, tmp_path, no_figures):
   text = write_report(tmp_path, rows=bare, attribute='job').read_text()
   assert 'S.S. &#40;H-27&#41; was not measured' in text or 'S.S. (H-27) was not measured' in text
   assert 'Model selection' not in text
+
+
+def test_the_brief_table_takes_chance_off():
+  measures = measure_records(simulate(bias=0.6, memory=0.5, samples=30), ATTRIBUTE, [
+    OpinionScorer(['good'], ['awful'])], permutations=20)
+  (scorer, found), = measures['scorers'].items()
+  lines = {line[0]: line for line in brief_table(ModelRow('m', 'model', measures=measures)).rows}
+  for name, label in (('individual_fairness', 'I.F.'), ('group_fairness', 'G.F.')):
+    e, line = found[name], lines[f'{label} {scorer}']
+    assert e['null_mean'] > 0.01
+    assert line[1].startswith(f"{e['value']:.4f} ({e['null_p95']:.4f})")
+    assert line[2:] == [f"{e['value'] - e['null_mean']:.4f}", f"{e['p_value']:.2g}", '30']
 
 
 def test_measure_prints_what_stands_beside(tmp_path, capsys):
