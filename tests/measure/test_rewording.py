@@ -49,6 +49,20 @@ def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
   assert words['records'] == len(rows) - len(prompts)
 
 
+def test_many_templates_draw_their_signs():
+  rng, count = np.random.default_rng(3), 15
+  values, words = rng.random((count, 2, 40)) + [[[0.0], [0.05]]], rng.random((count, 2, 40))
+  found, p_value = contrast(*(SampleScores.from_arrays(x / 2) for x in (values, words)),
+                            permutations=20_000, seed=0)
+  difference = np.array([wasserstein_distance(*a) - wasserstein_distance(*b)
+                         for a, b in zip(values / 2, words / 2, strict=True)])
+  np.testing.assert_allclose(found, difference.mean(), rtol=1e-12)
+  signs = np.array(list(itertools.product((1, -1), repeat=count)))
+  exact = np.mean(np.abs(signs @ difference) >= abs(difference.sum()) - 1e-12)
+  assert 0.02 < exact < 0.9
+  assert abs(p_value - exact) < 5 * np.sqrt(exact * (1 - exact) / 20_000)
+
+
 def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys, capsys):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
   assert main(['sample', '--prompts-only', '--rewordings', '--attribute=country',
