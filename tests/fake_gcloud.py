@@ -57,7 +57,9 @@ def main(argv):
     'life': -1, 'at': 0, 'there': False, 'lost': False, 'rebooted': False,
     'flakes': world.get('flakes', 0)}
   code = answer(argv, world, state)
-  path.write_text(json.dumps(state))
+  new = path.with_suffix('.new')  # a Ctrl-C to the caller's group may end this process here
+  new.write_text(json.dumps(state))
+  new.replace(path)
   return code
 
 

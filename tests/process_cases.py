@@ -146,6 +146,8 @@ def run(workdir: pathlib.Path, log, *, devices=None, hang_seconds=300.0, mesh=No
 
 def main() -> int:
   address, workdir, *rest = (word for word in sys.argv[1:] if word != 'lm')
+  if rest and float(rest[0]) < processes.HEARTBEAT_SECONDS:
+    processes.HEARTBEAT_SECONDS = 300  # so that what hangs is noticed by `Watch`, not by JAX
   processes.start(address)
   try:
     run(pathlib.Path(workdir), lambda line: print(line, flush=True),

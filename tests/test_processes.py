@@ -107,11 +107,12 @@ def test_a_process_that_stops_is_noticed(tmp_path, start):
   begin = time.monotonic()
   code = group[0].wait(timeout=60)
   print(f'the other ended after {time.monotonic() - begin:.1f} s')
-  assert time.monotonic() - begin < 29  # heartbeats alone take 30 s
   group[1].send_signal(signal.SIGCONT)
   found = ends(group)
-  assert (code, found[1][0]) == (processes.PREEMPTED, processes.PREEMPTED), found
-  assert '[lm] hangs after step' in found[0][2] and '[lm] hangs after step' in found[1][2]
+  assert code == processes.PREEMPTED and '[lm] hangs after step' in found[0][2], found
+  # When it goes on, JAX sees that the first process is gone, and may be faster than its message.
+  assert 'JAX distributed service detected fatal errors' in found[1][2] or (
+    found[1][0] == processes.PREEMPTED and '[lm] hangs after step' in found[1][2]), found
   assert 'Current thread' in (tmp_path / 'lm' / 'hang-process-0.txt').read_text()
 
 

@@ -202,7 +202,11 @@ def _train(
   with progress:
     for step in range(start, end):
       if traced and step == traced.start:
-        jax.profiler.start_trace(str(stage.directory / 'tensorboard'))
+        options = jax.profiler.ProfileOptions()
+        # Calls of Python are left out: JAX 0.7.2 hooks them in threads too, and crashes on Python
+        # 3.13 when a thread that writes a checkpoint ends meanwhile.
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(str(stage.directory / 'tensorboard'), profiler_options=options)
       rate = np.float32(learning_rate(config, step))
       with watch.part('input'):
         batch = to_devices(next(batches), stage.mesh)
