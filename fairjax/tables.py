@@ -158,7 +158,8 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
   """The `ParquetFile` in a file of `open_input`, which may be compressed."""
   pa = arrow()
   try:
-    with pa.parquet.ParquetFile(seekable(file), page_checksum_verification=True) as opened:
+    with seekable(file) as whole, pa.parquet.ParquetFile(
+        whole, page_checksum_verification=True) as opened:
       yield opened
   except (pa.ArrowException, OSError) as e:
     words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
