@@ -32,7 +32,7 @@ if [[ ! -e $venv/fairjax-ready ]]; then
   "${PYTHON:-python3}" -m venv "$venv"
   "$venv/bin/pip" install --quiet 'apache-beam[tfrecord]==2.77.*' 'seqio==0.0.20' \
     'sentencepiece<=0.2.2' 'protobuf==6.33.*' 'importlib_resources>=6' 'PyYAML>=6.0.2,<7' \
-    'ml-collections>=1.1,<2'
+    'ml-collections>=1.1,<2' 'msgspec>=0.19,<1' 'backports.zstd>=1,<2'
   touch "$venv/fairjax-ready"
 fi
 
