@@ -223,7 +223,7 @@ def simulated(rng, kind, effect, coupled, samples):
 
 
 @pytest.mark.parametrize(('runs', 'samples'), [
-  (60, 12), pytest.param(2000, 60, marks=pytest.mark.weekly)])
+  (60, 12), pytest.param(2000, 18, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize('coupled', [False, True])
 @pytest.mark.parametrize('kind', ['continuous', 'three classes', 'binary'])
 def test_five_percent_are_rejected_without_the_effect(kind, coupled, runs, samples):
