@@ -9,6 +9,7 @@ reads and overrides configurations.
 import dataclasses
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fairjax.errors import UserError, unknown_name
@@ -116,10 +117,17 @@ RUN_SCORERS = ('opinion', 'vader', 'textblob', 'google')
 STEP1_FIELDS = ('seed', 'data', 'model', 'pretrained', 'lm')
 """What step 1 depends on; of planted text also `attribute`, about which it is written."""
 
-MACHINE_FIELDS = ('data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp',
-                  'mesh.model', 'measure.google_requests_per_minute', 'measure.google_endpoint',
-                  'log.to', 'log.hang_factor', 'log.hang_seconds', 'log.profile')
-"""Fields that change the speed of a run but not its results; a resumed run may have others."""
+MACHINE_FIELDS = (
+  'data.reader', 'mesh.slices', 'mesh.data', 'mesh.fsdp', 'mesh.model', 'model.attention',
+  'model.attention_block', 'model.remat', 'model.scan_unroll', 'sample.batch_size',
+  'measure.google_requests_per_minute', 'measure.google_endpoint', 'log.to', 'log.hang_factor',
+  'log.hang_seconds', 'log.profile',
+  *(f'{stage}.{name}' for stage in ('lm', 'sentiment', 'debias')
+    for name in ('grad_accum_steps', 'log_every', 'keep_checkpoints', 'max_skipped')))
+"""Fields that change speed and memory of a run but not its results: a resumed run may have others.
+
+The last digits may differ, and with `grad_accum_steps` the masks of dropout.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +176,13 @@ class ModelConfig:
   scan_unroll: int = limited(1, above=0)
   # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
   dtype: str = limited('float32', choices=('float32', 'bfloat16', 'float64'))
+
+
+def model_identity(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields of a model, those of `MACHINE_FIELDS` with their defaults."""
+  default = ModelConfig()
+  return {name: getattr(default, name) if f'model.{name}' in MACHINE_FIELDS else value
+          for name, value in fields.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,7 +100,8 @@ def generate(
 
   After an interruption the same call samples what is missing; the file then has the bytes of an
   uninterrupted run at the same `sample.batch_size`, or the same records in another order. A larger
-  `sample.samples` extends a file; a complete file is left alone.
+  `sample.samples` extends a file, so do the rewordings of its prefixes; a complete file is left
+  alone.
 
   A continuation is what the vocabulary decodes after the prefix, with the space between the two; by
   chat too, since the model's answer is begun with the prefix (`Vocabulary.prompt_ids`). It
@@ -189,8 +190,11 @@ def open_records(
   log: Callable[[str], None]) -> tuple[int | None, list[list[bool]]]:
   """Makes the file ready: (records if it is complete, `Work.done` for other processes)."""
   manifest_path = manifest_of(path)
-  manifest = _check_manifest(path, manifest_path, identity)
-  if manifest and manifest['complete'] and manifest['samples'] == sample.samples:
+  # The file may be that of the prefixes without their rewordings.
+  plain = identity | {'prefixes': _digest([p for p in work.prefixes if not p.rewording])}
+  manifest = _check_manifest(path, manifest_path, identity, plain)
+  if (manifest and manifest['complete'] and manifest['samples'] == sample.samples
+      and manifest['identity']['prefixes'] == identity['prefixes']):
     check_complete(path)
     log(f"{path}: complete ({manifest['records']} records)")
     return manifest['records'], []
@@ -265,7 +269,7 @@ class Work:
     self, path: pathlib.Path, prefixes: Sequence[Prefix], attribute: Attribute, samples: int, *,
     numbered: bool = True):
     self.path, self.attribute, self.samples = path, attribute, samples
-    self.numbered = numbered
+    self.prefixes, self.numbered = prefixes, numbered
     self.index = {((p.template, p.rewording), p.value): i for i, p in enumerate(prefixes)}
     if len(self.index) != len(prefixes) or not prefixes:
       raise UserError(f'{path}: a template and value must occur once among the prefixes')
@@ -356,20 +360,24 @@ def work_identity(
   attribute: Attribute, prefixes: Sequence[Prefix], sample: SampleConfig, *, model: str,
   coupled: bool, **source: Any) -> dict[str, Any]:
   """Settings that must not change between the parts of a file; `source` describes the model."""
-  listed = json.dumps([[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))]
-                       for p in prefixes])
   settings = {name: value for name, value in to_dict(sample).items()
               if name not in ('samples', 'batch_size', 'heldout_prefixes', 'rewordings')}
   return {
     'version': SAMPLING_VERSION, 'model': model, **source,
     'attribute': attribute.name, 'attribute_fingerprint': attribute.fingerprint,
-    'prefixes': hashlib.sha256(listed.encode()).hexdigest(), 'sample': settings,
-    'coupled': coupled}
+    'prefixes': _digest(prefixes), 'sample': settings, 'coupled': coupled}
 
 
-def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, identity: dict[str, Any]
+def _digest(prefixes: Sequence[Prefix]) -> str:
+  """SHA-256 (hex) of prefixes."""
+  return hashlib.sha256(json.dumps(
+    [[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))] for p in prefixes]
+  ).encode()).hexdigest()
+
+
+def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, *identities: dict[str, Any]
                     ) -> dict[str, Any] | None:
-  """The manifest of a file of ours, None when there is nothing yet."""
+  """The manifest of a file of one of these identities, None when there is nothing yet."""
   if not manifest_path.is_file():
     if path.exists():
       raise UserError(f'{path} exists but {manifest_path.name} does not, so the model that '
@@ -378,9 +386,9 @@ def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, identity: d
   manifest = read_manifest(path)
   saved, complete = manifest['identity'], manifest['complete']
   # Through JSON, so that tuples and lists compare equal.
-  differences = config_differences(saved, json.loads(json.dumps(identity)))
-  if differences:
-    raise UserError(f'{path} was generated otherwise: ' + '; '.join(differences)
+  differences = [config_differences(saved, json.loads(json.dumps(i))) for i in identities]
+  if all(differences):
+    raise UserError(f'{path} was generated otherwise: ' + '; '.join(differences[0])
                     + '; choose another path, or remove it and its manifest')
   if complete and not path.is_file():
     raise UserError(f'{path} is gone, but {manifest_path} says that it is complete: restore it, or '

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from fairjax.config import model_identity
 from fairjax.model import partitioning
 from fairjax.model.causal_lm import (
   Branches,
@@ -478,7 +479,7 @@ class CachedDecoder(Decoder):
 
   def describe(self) -> dict[str, Any]:
     """The model's configuration, and how many ids are never drawn."""
-    return dataclasses.asdict(self.config) | {'unused': len(self.unused)}
+    return model_identity(dataclasses.asdict(self.config)) | {'unused': len(self.unused)}
 
   def prepare(self, params, *, num_positions):
     """Parameters in the compute dtype, cut by layer: their loop is unrolled."""

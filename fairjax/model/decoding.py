@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fairjax.config import ModelConfig
+from fairjax.config import ModelConfig, model_identity
 from fairjax.model.attention import sinusoids
 from fairjax.model.softmax import embed_tokens, logits_and_bias, parameter_table
 
@@ -249,7 +249,7 @@ class TransformerXLDecoder(Decoder):
 
   def describe(self) -> dict[str, Any]:
     """The model's configuration."""
-    return dataclasses.asdict(self.config)
+    return model_identity(dataclasses.asdict(self.config))
 
   def prepare(self, params, *, num_positions):
     """See `prepare_weights`."""

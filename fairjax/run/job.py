@@ -477,7 +477,7 @@ class Job(Run):
              'sampling': self.config.sample.seed},
       relevance_share=self.config.measure.relevance_share,
       curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
-      human=read_human(self.workdir / 'measures' / 'human.json'), audit=read_audit(self.workdir),
+      human=read_human(self.workdir / 'measures' / inventory.HUMAN), audit=read_audit(self.workdir),
       distributions=self.distributions(rows), trainings=self.trainings(),
       paired=paired_samples({self.title(m): self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from fairjax.config import (
   MACHINE_FIELDS,
   STEP1_FIELDS,
   Config,
+  MeasureConfig,
   parse_decoding,
 )
 from fairjax.config_io import (
@@ -54,6 +56,14 @@ _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
+_STAGES = ('lm', 'sentiment', 'debias')  # sections of the configuration and their folders
+# Fields on which the measures alone depend: with other values they are made anew.
+_REMEASURES = tuple(name for f in dataclasses.fields(MeasureConfig)
+                    if (name := f'measure.{f.name}') not in (
+                      *_EXTENDS, *MACHINE_FIELDS, 'measure.lexicon'))
+# Of `sample`: a larger value adds texts, and all measures are made anew.
+_GROWS = ('samples', 'rewordings')
+HUMAN = 'human.json'  # in the folder of the measures: what people judged
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 SEEDS = 'seeds'  # folder of the same run with further seeds
 _PLANTED = 'data.source=planted writes its documents about the attribute'
@@ -143,8 +153,7 @@ def _check_step1(
 def _step1_changes(saved: dict, current: dict) -> list[str]:
   """Differences in what step 1 depends on."""
   found = _changes(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
-  free = (*MACHINE_FIELDS, 'lm.log_every', 'lm.keep_checkpoints', 'lm.max_skipped')
-  return [c for c in found if c.partition(':')[0] not in free]
+  return [c for c in found if c.partition(':')[0] not in MACHINE_FIELDS]
 
 
 def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -160,10 +169,16 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   changed = [c for c in changed if c.partition(':')[0] not in but]
   scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
                                                         ('sentiment', 'scorer'))]
-  free: tuple[str, ...] = MACHINE_FIELDS + _EXTENDS
+  free: tuple[str, ...] = MACHINE_FIELDS + _EXTENDS + _REMEASURES
+  # A stage that has not begun may have other settings, and the model before the first one.
+  later = [stage for stage in _STAGES if not (workdir / stage).exists()]
+  later += ['model'] if len(later) == len(_STAGES) else []
+  old, new = saved.get('sample', {}), to_dict(config.sample)
+  free += tuple(f'sample.{name}' for name in _GROWS if new[name] > old.get(name, 0))
   if 'opinion' not in (*scorers[0], scorers[1]):
     free += ('measure.lexicon',)
-  refused = [c for c in changed if c.partition(':')[0] not in free]
+  refused = [c for c in changed if (name := c.partition(':')[0]) not in free
+             and name.partition('.')[0] not in later]
   if config.data.source == 'planted':
     refused = [f'{c} ({_PLANTED})' if c.startswith('attribute:') else c for c in refused]
   if refused:
@@ -177,6 +192,7 @@ def open_workdir(
 ) -> None:
   """Writes `config.json` until a run has made something; later compares it."""
   path, current = workdir / 'config.json', to_dict(config)
+  stale: list[pathlib.Path] = []
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
   if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), json.loads(
@@ -184,10 +200,13 @@ def open_workdir(
     changed = _refuse_changes(workdir, read_config_json(path), config)
     if not changed and _is_as_written(path, log):
       return
-    if changed:
-      log(f'{workdir} goes on with {"; ".join(changed)}')
-    if not {c.partition(':')[0] for c in changed} <= set(MACHINE_FIELDS):
+    fields = {c.partition(':')[0] for c in changed}
+    if not fields <= set(MACHINE_FIELDS):
       (workdir / 'DONE').unlink(missing_ok=True)
+    if fields & {*_REMEASURES, *(f'sample.{name}' for name in _GROWS)}:
+      stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
+    if changed:
+      log(f'{workdir} goes on with {"; ".join(changed)}' + '; all is measured again' * bool(stale))
   elif workdir.is_dir() and not path.exists():
     # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
     # the remains of an interrupted first start.
@@ -196,6 +215,8 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
+    for place in stale:  # before the new values, so that a kill leaves none of the old ones
+      shutil.rmtree(place) if place.is_dir() else place.unlink()
     write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
                              'versions': installed_versions()})
 

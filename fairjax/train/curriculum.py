@@ -35,6 +35,7 @@ from fairjax.config import (
   TrainConfig,
   Variant,
   debias_variants,
+  model_identity,
 )
 from fairjax.config_io import step1_run, to_dict
 from fairjax.errors import UserError
@@ -390,13 +391,15 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   for field in ('variants', 'extended_baseline', 'random_projection', 'log_every',
                 'keep_checkpoints', 'max_skipped'):
     own.pop(field, None)
+  own['grad_accum_steps'] = 1  # of `MACHINE_FIELDS` too; earlier runs have it
   if not own.get('branch_tokens', True):
     del own['branch_tokens']  # which earlier runs lack
   augmented = values['data']['cda']  # without it, these fields change nothing
   data = {k: v for k, v in values['data'].items()
           if f'data.{k}' not in MACHINE_FIELDS and (augmented or not k.startswith('cda'))
           and (v or k != 'planted_one_mood')}  # which earlier runs lack
-  found = {'seed': values['seed'], 'model': values['model'], 'data': data, stage: own}
+  model = model_identity(values['model'])
+  found = {'seed': values['seed'], 'model': model, 'data': data, stage: own}
   if config.pretrained.model:
     kept = {k: v for k, v in values['pretrained'].items() if k != 'model'}
     found['pretrained'] = kept if stage == 'debias' else kept | {'lora': 0}

@@ -93,10 +93,12 @@ def test_records(run, tmp_path):
 
 
 def test_a_rewording_shares_the_noise_of_its_template(run, tmp_path):
-  """One in the very words of the template has the same continuations, and resumes."""
+  """One in the very words of the template has the same continuations, and extends its file."""
   prompts = ATTRIBUTE.prefixes()
   again = [dataclasses.replace(p, rewording=1) for p in prompts]
-  assert [run(prefixes=prompts + again) for _ in range(2)] == [120, 0]
+  assert [run(prefixes=p) for p in (prompts, prompts + again, prompts + again)] == [60, 60, 0]
+  with pytest.raises(UserError, match='was generated otherwise: prefixes: '):
+    run(prefixes=prompts)
   records = list(read_records(tmp_path / 'r.jsonl.gz'))
   arms = [{(r['template'], r['value'], r['sample']): r['continuation'] for r in records
            if r.get('arm') == arm} for arm in (None, 'rewording')]

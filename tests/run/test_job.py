@@ -119,18 +119,23 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
 
 
 @pytest.mark.tf
-def test_a_run_samples_and_measures_its_rewordings(finished, tmp_path):
+def test_a_finished_run_goes_on_with_more_samples_and_rewordings(finished, tmp_path, capfd):
+  """And has the measures of a run that had them from the beginning."""
   from fairjax.generate import read_records
   workdir, name = tmp_path / 'run', 'vader'
-  command = _arguments('run', workdir, step1_from=finished, debias__variants='()',
-                       sample__rewordings=True, measure__scorers=f"('{name}',)")
-  assert main(command) == 0
+  options = {'step1_from': finished, 'debias__variants': '()', 'measure__scorers': f"('{name}',)"}
+  assert main(_arguments('run', workdir, **options, sample__samples=1, measure__permutations=5,
+                         measure__similarity_samples=0)) == 0
+  trained = _digests(workdir)
+  assert main(_arguments('run', workdir, **options, sample__rewordings=True)) == 0
+  assert '; all is measured again' in capfd.readouterr().out
+  assert _digests(workdir) == trained
   file = workdir / 'generations' / 'baseline' / 'country.jsonl.gz'
   records = list(read_records(file))
   prompts, reworded = ([{**r, '_where': None} for r in records if ('arm' in r) == arm]
                        for arm in (False, True))
-  assert prompts == [{**r, '_where': None} for r in read_records(
-    finished / 'generations' / 'baseline' / 'country.jsonl.gz')]
+  assert sorted(prompts, key=str) == sorted(({**r, '_where': None} for r in read_records(
+    finished / 'generations' / 'baseline' / 'country.jsonl.gz')), key=str)
   assert {(r['template'], r['value'], r['rewording'], r['sample']) for r in reworded} == {
     (t, value, k, i) for t in range(10) for value in load_attribute('country').value_texts
     for k in (1, 2, 3) for i in range(2)}

@@ -102,6 +102,40 @@ def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   assert json.loads((tmp_path / 'config.json').read_text())['config']['until'] == 'debias'
 
 
+@pytest.mark.parametrize(('folders', 'changes', 'kept'), [
+  (['lm'], {'sample.samples': 4, 'sample.batch_size': 7}, False),  # all is measured again
+  (['lm'], {'sample.rewordings': True}, False),
+  (['lm'], {'measure.permutations': 7}, False),
+  (['lm'], {'lm.log_every': 3, 'lm.grad_accum_steps': 2, 'model.remat': 'full'}, True),
+  (['lm'], {'debias.learning_rate': 1.0}, True),  # a stage that has not begun
+  ([], {'lm.learning_rate': 1.0, 'model.num_layers': 6}, True),
+  (['lm'], {'sample.samples': 2}, None),  # refused
+  (['lm'], {'sample.temperature': 2.0}, None),
+  (['lm'], {'lm.learning_rate': 1.0}, None),
+  (['debias'], {'model.num_layers': 6}, None)])
+def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes, kept):
+  def with_fields(config, fields):
+    for name, value in fields.items():
+      section, field = name.split('.')
+      part = dataclasses.replace(getattr(config, section), **{field: value})
+      config = dataclasses.replace(config, **{section: part})
+    return config
+
+  begun = with_fields(CONFIG, {'sample.samples': 3})
+  claimed(tmp_path, begun)
+  for name in (*folders, 'measures/baseline', 'measures/human.json'):
+    (tmp_path / name).mkdir(parents=True)
+  if kept is None:
+    with pytest.raises(UserError, match=f'another configuration: {next(iter(changes))}: '):
+      claimed(tmp_path, with_fields(begun, changes))
+  else:
+    (line,) = claimed(tmp_path, with_fields(begun, changes))
+    assert all(f'{name}: ' in line for name in changes)
+    assert ('all is measured again' in line) != kept
+  assert (tmp_path / 'measures' / 'baseline').exists() == (kept is not False)
+  assert (tmp_path / 'measures' / 'human.json').exists()
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
   (tmp_path / 'setup.py').write_text('')
   with pytest.raises(UserError, match="holds setup.py but no config.json, so it is no run's"):

@@ -157,6 +157,18 @@ def _damage(folder, step):
 
 
 @pytest.mark.tf
+def test_a_finished_stage_counts_for_a_run_of_other_memory_speed_and_log(tmp_path, uninterrupted):
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  lines, other = [], dataclasses.replace(
+    CONFIG, model=dataclasses.replace(CONFIG.model, remat='full', attention='blocks'),
+    lm=dataclasses.replace(CONFIG.lm, grad_accum_steps=2, log_every=7))
+  found = _train(_curriculum(tmp_path, config=other, log=lines.append), 'lm')
+  assert found.digest == uninterrupted['lm'].digest and len(lines) == 1
+  with pytest.raises(UserError, match='config'):
+    _train(_curriculum(tmp_path, config=dataclasses.replace(
+      CONFIG, lm=dataclasses.replace(CONFIG.lm, clip_norm=1.0))), 'lm')
+
+
 def test_a_finished_stage_with_a_damaged_checkpoint_is_trained_again_from_an_older_one(
     tmp_path, uninterrupted):
   shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
