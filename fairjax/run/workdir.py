@@ -281,10 +281,10 @@ def check_devices(
   if not config.pretrained.model:  # which is split where it can be
     problems += model_problems(dataclasses.replace(config.model, vocab_size=size), mesh)
   if problems:
-    begun = (workdir / 'config.json').exists()
+    begun = [name for name in left if (workdir / name).exists()]
     raise UserError('; '.join(problems) + (
-      f'. The sizes of the run in {workdir} stay: choose another mesh, or another --workdir'
-      if begun else ''))
+      f'. The sizes of {" and ".join(begun)}, begun in {workdir}, stay: choose another mesh, or '
+      'another --workdir' if begun else ''))
 
 
 def stages_left(config: Config, workdir: pathlib.Path, until: str) -> list[str]:

@@ -180,11 +180,10 @@ def test_a_run_that_has_begun_keeps_its_sizes(tmp_path):
     Config().lm, batch_size=12))
   with pytest.raises(UserError, match='lm.batch_size=12') as error:
     check_devices(config, tmp_path)
-  assert 'sizes stay' not in str(error.value)
-  (tmp_path / 'config.json').write_text('{}')
+  assert 'stay' not in str(error.value)
+  (tmp_path / 'lm').mkdir()
   with pytest.raises(UserError, match='choose another mesh'):
     check_devices(config, tmp_path)
-  (tmp_path / 'lm').mkdir()
   (tmp_path / 'lm' / 'DONE').touch()
   check_devices(config, tmp_path)  # nothing is left that would need them
 
