@@ -182,8 +182,14 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   if config.data.source == 'planted':
     refused = [f'{c} ({_PLANTED})' if c.startswith('attribute:') else c for c in refused]
   if refused:
+    sections, other = {c.partition(':')[0].partition('.')[0] for c in refused}, 'another --workdir'
+    if sections == {'sample'}:
+      other = ('fairjax sample --attribute=A --output=DIR, which asks the trained models again, '
+               'another --workdir')
+    elif sections.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
+      other += f' with --config.step1_from={workdir.resolve()}, which trains no step 1 again'
     raise UserError(f'{workdir} belongs to a run with another configuration: '
-                    f'{"; ".join(refused)}. Use another --workdir, or the saved values')
+                    f'{"; ".join(refused)}. Use {other}, or the saved values')
   return changed
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from hashlib import sha256
 from types import SimpleNamespace
 
@@ -112,7 +113,8 @@ def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   (['lm'], {'sample.samples': 2}, None),  # refused
   (['lm'], {'sample.temperature': 2.0}, None),
   (['lm'], {'lm.learning_rate': 1.0}, None),
-  (['debias'], {'model.num_layers': 6}, None)])
+  (['debias'], {'model.num_layers': 6}, None),
+  (['lm/DONE', 'debias'], {'debias.learning_rate': 1.0}, None)])
 def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes, kept):
   def with_fields(config, fields):
     for name, value in fields.items():
@@ -126,7 +128,10 @@ def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes
   for name in (*folders, 'measures/baseline', 'measures/human.json'):
     (tmp_path / name).mkdir(parents=True)
   if kept is None:
-    with pytest.raises(UserError, match=f'another configuration: {next(iter(changes))}: '):
+    name = next(iter(changes))
+    advice = {'sample': 'fairjax sample', 'debias': f'step1_from={tmp_path.resolve()}'}.get(
+      name.partition('.')[0], '')
+    with pytest.raises(UserError, match=f'another configuration: {name}: .*{re.escape(advice)}'):
       claimed(tmp_path, with_fields(begun, changes))
   else:
     (line,) = claimed(tmp_path, with_fields(begun, changes))
