@@ -141,7 +141,6 @@ SHARED: dict[str, dict[str, Any]] = {
 }
 """Options by name: the arguments of `add_argument`."""
 
-RUN = ('config', 'workdir', 'distributed')
 READING = ('columns', 'empty', 'repair')
 SCORERS = ('scorer', 'lexicon', 'google-cache', 'google-rate', 'google-endpoint')
 CONTENT = ('encoder', 'similarity-samples', 'similarity-threshold', 'baseline-records')

@@ -211,6 +211,7 @@ def _scorer_measures(
     **scorer_facts(scorer),
     'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute),
     'lexicon_words_in_both': list(getattr(scorer, 'in_both', ())),
+    'lexicon_words_unmatchable': list(getattr(scorer, 'unmatchable', ())),
     'mean_score': float(scores.mean()),
     'neutral_share': float((scores == 0.5).mean()),
     'mean_score_by_value': {
@@ -280,10 +281,12 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     found.append(f"the {len(measures['values'])} combinations in the records do not tell the main "
                  'effects of the two attributes and their interaction apart: none is given')
   for name, m in measures['scorers'].items():
-    if words := m['lexicon_words_in_both']:
-      more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
-      found.append(f'scorer {name}: {len(words)} of its words are in both lists and count in '
-                   f"neither: {', '.join(words[:NAMED])}{more}")
+    for kind, what in (('in_both', 'are in both lists and count in neither'),
+                       ('unmatchable', 'are no words of a text and never count')):
+      if words := m.get(f'lexicon_words_{kind}'):
+        more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
+        found.append(f'scorer {name}: {len(words)} of its words {what}: '
+                     f"{', '.join(words[:NAMED])}{more}")
   # The smallest p-value, corrected over one of these tables, cannot reach the level.
   permutations, any_scorer = measures['permutations'], next(iter(measures['scorers'].values()))
   sizes = {'values or subgroups': len(any_scorer['subgroups']['subgroup']),

@@ -327,7 +327,7 @@ def files(tmp_path):
   for name, text in (('colour', COLOUR), ('size', SIZE)):
     (tmp_path / f'{name}.yaml').write_text(text)
   (tmp_path / 'positive.txt').write_text('good\nenvious\n')
-  (tmp_path / 'negative.txt').write_text('bad\nenvious\n')
+  (tmp_path / 'negative.txt').write_text('bad\nenvious\nanti-\n')
   return tmp_path
 
 
@@ -344,7 +344,9 @@ def test_two_lines_audit_a_file(files):
   opinion, recorded = measures['scorers'].values()
   assert opinion['individual_fairness'] == recorded['individual_fairness']
   assert opinion['lexicon_words_in_both'] == ['envious']
-  assert any('both lists' in note for note in measures['notes'])
+  assert opinion['lexicon_words_unmatchable'] == ['anti-']
+  assert [note.rpartition(' ')[2] for note in measures['notes'] if 'of its words' in note] == [
+    'envious', 'anti-']
   assert np.shape(opinion['cells']['p_holm']) == (2, 3) == np.shape(opinion['samples'])
   assert [p['values'] for p in opinion['largest_pairs']][0] in opinion['pairs']['values']
 
