@@ -44,21 +44,22 @@ def manifest_of(path: str | os.PathLike) -> pathlib.Path:
   return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.manifest.json')
 
 
-def check_complete(path: str | os.PathLike) -> None:
-  """Compares a records file with the manifest beside it; a file without one passes.
+def check_complete(path: str | os.PathLike) -> int | None:
+  """Compares a records file with its manifest: how many records it holds, None without a manifest.
 
   Raises:
     UserError: the sampling has not ended, or the file is not the one that it wrote.
   """
   path, manifest_path = pathlib.Path(path), manifest_of(path)
   if not manifest_path.is_file():
-    return
+    return None
   manifest = read_manifest(path)
   if not manifest['complete']:
     raise UserError(f'{path} is not complete: repeat the command that samples it, it continues')
   if file_sha256(path) != manifest['records_sha256']:
     raise UserError(f'{path} is damaged: its SHA-256 is not that of its manifest: restore it, or '
                     'remove both and sample again')
+  return manifest['records']
 
 
 def read_manifest(path: str | os.PathLike) -> dict[str, Any]:

@@ -253,7 +253,12 @@ class Run:
     """The records that a model of the run wrote, without or with those of the arm rewording."""
     from fairjax.generate import check_complete, read_records
     path = require_file(self.generations_file(model, heldout=heldout), made_by='sample')
-    check_complete(path)
+    held, sample = check_complete(path), self.config.sample
+    wanted = sample.samples * len(run_prefixes(
+      self.attribute, heldout=heldout, rewordings=sample.rewordings))
+    if held not in (None, wanted):
+      raise UserError(f'{path} holds {held:,} of {wanted:,} records: run fairjax sample with the '
+                      'same --config and --workdir first')
     found = read_records(path, repair=True)  # older runs wrote the NUL of their samples
     return found if rewordings else (r for r in found if r.get('arm') != 'rewording')
 

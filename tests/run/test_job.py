@@ -127,8 +127,10 @@ def test_a_finished_run_goes_on_with_more_samples_and_rewordings(finished, tmp_p
   assert main(_arguments('run', workdir, **options, sample__samples=1, measure__permutations=5,
                          measure__similarity_samples=0)) == 0
   trained = _digests(workdir)
+  assert main(_arguments('measure', workdir, **options, sample__rewordings=True)) == 2
+  told = capfd.readouterr()
+  assert '; all is measured again' in told.out and 'holds 100 of 800 records' in told.err
   assert main(_arguments('run', workdir, **options, sample__rewordings=True)) == 0
-  assert '; all is measured again' in capfd.readouterr().out
   assert _digests(workdir) == trained
   file = workdir / 'generations' / 'baseline' / 'country.jsonl.gz'
   records = list(read_records(file))
