@@ -26,6 +26,11 @@ class ModelRow:
   measures: Mapping[str, Any] | None = None  # result of `measure_records`
 
   @property
+  def called(self) -> str:
+    """Its name in a sentence; published models are compared with their control."""
+    return 'the baseline' if self.name == 'baseline' else self.name
+
+  @property
   def is_candidate(self) -> bool:
     """Whether it is a debiased model that may be chosen: it has a weight and is no control."""
     return self.weight is not None and self.method != 'random_projection'
@@ -160,8 +165,8 @@ def _erasure_warnings(row: ModelRow, baseline: ModelRow) -> list[str]:
     ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
     if None not in (ours, theirs) and ours['high'] < RELEVANCE_SHARE * theirs['low']:
       lines.append(
-        f'{row.name} {words} {100 * ours["value"]:.1f}% of its continuations, the baseline in '
-        f'{100 * theirs["value"]:.1f}%: {why}')
+        f'{row.name} {words} {100 * ours["value"]:.1f}% of its continuations, {baseline.called} '
+        f'in {100 * theirs["value"]:.1f}%: {why}')
   return lines + [f'{row.name}: {line}: {why}'
                   for line in erased(row, baseline, RELEVANCE_SHARE)]
 
@@ -173,11 +178,12 @@ def erased(row: ModelRow, baseline: ModelRow, share: float) -> list[str]:
   divergences = [r.content('distinct_word_divergence') for r in (row, baseline)]
   if None not in divergences and None not in [d['value'] for d in divergences]:
     if divergences[0]['within_floor'] and not divergences[1]['within_floor']:
-      lines.append("its words tell the values apart no better than chance, the baseline's do")
+      lines.append('its words tell the values apart no better than chance, those of '
+                   f'{baseline.called} do')
   tokens = [r.content('next_token_divergence') for r in (row, baseline)]
   if None not in tokens and tokens[0]['kl'] < share / 10 * tokens[1]['kl']:
-    lines.append(f"the next token hardly depends on the value (KL {tokens[0]['kl']:.4f} nats, the "
-                 f"baseline's {tokens[1]['kl']:.4f})")
+    lines.append(f"the next token hardly depends on the value (KL {tokens[0]['kl']:.4f} nats, of "
+                 f"{baseline.called} {tokens[1]['kl']:.4f})")
   return lines
 
 
@@ -263,7 +269,7 @@ def headline(
     return None
   row, estimate = next(((row, e) for row, e in measured if row.method == 'baseline'),
                        max(measured, key=lambda pair: pair[1]['value']))
-  name = 'the baseline' if row.method == 'baseline' else f'model "{row.name}"'
+  name = row.called if row.method == 'baseline' else f'model "{row.name}"'
   n = f"n = {span(estimate['n_min'], estimate['n_max'])}"
   if estimate['within_floor']:
     lines = [f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
@@ -293,13 +299,13 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
   if before is None:
     return []
   if before['within_floor'] and after['within_floor']:
-    lines = ["The baseline's I.F. is within noise too: no effect can be shown."]
+    lines = [f'I.F. of {baseline.called} is within noise too: no effect can be shown.']
   elif not before['corrected']:
-    lines = [f"The baseline's I.F. is {format_estimate(before)}."]
+    lines = [f'I.F. of {baseline.called} is {format_estimate(before)}.']
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
-             f"{'below' if change < 0 else 'above'} the baseline ({after['corrected']:.4f} vs "
+             f"{'below' if change < 0 else 'above'} {baseline.called} ({after['corrected']:.4f} vs "
              f"{before['corrected']:.4f})."]
   return lines + _cost(row, baseline)
 
@@ -328,9 +334,10 @@ def verdict_lines(
   if best is not None:
     share = next(c['relative_fairness'] for c in selection['candidates'] if c['name'] == best.name)
     measure, scorers = FAIRNESS[selection['fairness']], len(selection['scorers'])
+    baseline = baseline_of(rows)
     lines.append(f'Recommended: {best.name}. Its {measure} is {100 * (1 - share):.0f} % lower than '
-                 f"the baseline's{f', mean over {scorers} scorers' if scorers > 1 else ''}. "
-                 f"{' '.join(_cost(best, baseline_of(rows)))}")
+                 f"{baseline.called}'s{f', mean over {scorers} scorers' if scorers > 1 else ''}. "
+                 f"{' '.join(_cost(best, baseline))}")
   elif selection is not None:
     lines.append('No debiased model is recommended: see "Model selection".')
   return lines

@@ -744,10 +744,10 @@ def select_model(
     most_perplexity: largest rise of the word perplexity in percent; None: no limit.
 
   Returns:
-    JSON-able: `best` (name or None), `share`, `relevance`, `fairness`, `scorers`, `notes`, and
-    `candidates`, fairest first: `name`, `method`, `weight`, `relative_fairness`,
-    `perplexity_change` (percent), `relevance` (measure -> `value`, `baseline`, `kept`: the share
-    of the baseline's), `refused` (reasons; empty: accepted).
+    JSON-able: `baseline` (what it is called), `best` (name or None), `share`, `relevance`,
+    `fairness`, `scorers`, `notes`, and `candidates`, fairest first: `name`, `method`, `weight`,
+    `relative_fairness`, `perplexity_change` (percent), `relevance` (measure -> `value`, `baseline`,
+    `kept`: the share of the baseline's), `refused` (reasons; empty: accepted).
 
   Raises:
     UserError: no baseline, no candidate, an unknown measure or scorer, no measure of relevance to
@@ -775,22 +775,23 @@ def select_model(
            if row.is_candidate and row.measures is None]
   judged = _judged(baseline, relevance, notes)
   own = {s: baseline.estimate(s, fairness) for s in scorers}
-  notes += [f"scorer {s}: the baseline's {LABELS[fairness]} is {format_estimate(e)}: there is "
-            'nothing to reduce' for s, e in own.items() if e['within_floor']]
+  notes += [f'scorer {s}: {LABELS[fairness]} of {baseline.called} is {format_estimate(e)}: there '
+            'is nothing to reduce' for s, e in own.items() if e['within_floor']]
   found = [_candidate(row, baseline, judged, fairness=fairness, scorers=scorers, share=share,
                       most_perplexity=most_perplexity) for row in models]
   found.sort(key=lambda c: (
     c['relative_fairness'] is None, c['relative_fairness'] or 0.0, c['weight']))
   best = next((c['name'] for c in found if not c['refused']), None)
-  return {'best': best, 'share': share, 'relevance': list(judged), 'fairness': fairness,
-          'scorers': scorers, 'most_perplexity': most_perplexity, 'notes': notes,
-          'candidates': found}
+  return {'baseline': baseline.called, 'best': best, 'share': share, 'relevance': list(judged),
+          'fairness': fairness, 'scorers': scorers, 'most_perplexity': most_perplexity,
+          'notes': notes, 'candidates': found}
 
 
 def selection_section(selection: Mapping[str, Any]) -> Section:
   """The selection: the rule, the candidates with the reasons, the best."""
   judged, label = selection['relevance'], LABELS[selection['fairness']]
-  header = ['model', f"{label} / baseline's", *(f'{LABELS[m]} kept' for m in judged),
+  theirs = f"{selection['baseline']}'s"
+  header = ['model', f'{label} / {theirs}', *(f'{LABELS[m]} kept' for m in judged),
             'PPL change', 'refused because']
   body = []
   for c in selection['candidates']:
@@ -800,7 +801,7 @@ def selection_section(selection: Mapping[str, Any]) -> Section:
     body.append([*cells, percent_change(c['perplexity_change']),
                  '; '.join(c['refused']) or '\u2013'])
   rule = (f"The fairest model ({label}, mean over scorers {', '.join(selection['scorers'])}) that "
-          f"keeps at least {100 * selection['share']:.0f}% of the baseline's "
+          f"keeps at least {100 * selection['share']:.0f}% of {theirs} "
           f"{' and '.join(LABELS[m] for m in judged)}")
   if selection['most_perplexity'] is not None:
     rule += f", with a word perplexity at most {selection['most_perplexity']:g}% higher"
@@ -817,7 +818,7 @@ def _judged(baseline: ModelRow, relevance: Sequence[str], notes: list[str]) -> l
     if found is None:
       notes.append(f'{LABELS[name]} was not measured and judges nothing')
     elif found['value'] <= 0:
-      notes.append(f'{LABELS[name]} of the baseline is 0 and judges nothing')
+      notes.append(f'{LABELS[name]} of {baseline.called} is 0 and judges nothing')
     else:
       judged.append(name)
   if not judged:
@@ -841,7 +842,7 @@ def _candidate(
       ratios.append(ours['value'] / theirs['value'])
   relative = sum(ratios) / len(ratios) if ratios else None
   if relative is not None and relative >= 1:
-    refused.append('not fairer than the baseline')
+    refused.append(f'not fairer than {baseline.called}')
   for name in judged:
     ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
     if ours is None:
@@ -851,7 +852,7 @@ def _candidate(
     kept[name] = {'value': ours['value'], 'baseline': theirs['value'], 'kept': ratio}
     if ratio < share:
       sure = ours['high'] < share * theirs['low']
-      refused.append(f"{LABELS[name]} fell to {100 * ratio:.0f}% of the baseline's"
+      refused.append(f"{LABELS[name]} fell to {100 * ratio:.0f}% of {baseline.called}'s"
                      + ('' if sure else ' (not sure at this n)'))
   refused += erased(row, baseline, share)
   change = changes(row, baseline)['perplexity']

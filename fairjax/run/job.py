@@ -267,7 +267,8 @@ class Job(Run):
       best = 'none is fairer and keeps its relevance (fairjax models select says why)'
     else:
       chosen = next(c for c in selection['candidates'] if c['name'] == selection['best'])
-      best = f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of the baseline's"
+      best = (f"{chosen['name']}, I.F. {100 * chosen['relative_fairness']:.0f} % of "
+              f"{selection.get('baseline', 'the baseline')}'s")
     return [f'verdict: {baseline.name}, I.F. {found}', f'best model: {best}',
             f"open: {self.workdir / 'report' / 'index.html'}"]
 

@@ -1,6 +1,7 @@
 """Model selection and the alarms of fairness by erasure (H-35), on simulated models."""
 
 import copy
+import dataclasses
 import json
 import re
 
@@ -130,6 +131,10 @@ def test_other_rules(rows):
   worse = row('sentiment-1', 'sentiment', 1.0, bias=0.45, memory=0.95)
   assert select_model([rows[0], worse])['candidates'][0]['refused'] == [
     'not fairer than the baseline']
+  control = dataclasses.replace(rows[0], name='control')  # of a published model
+  found = select_model([control, worse])
+  assert found['candidates'][0]['refused'] == ['not fairer than control']
+  assert "of control's S.S." in selection_section(found).body()
   assert select_model(rows, fairness='group_fairness')['best'] == 'embedding-10'
 
 
