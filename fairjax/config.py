@@ -124,9 +124,9 @@ MACHINE_FIELDS = (
   'log.hang_seconds', 'log.profile',
   *(f'{stage}.{name}' for stage in ('lm', 'sentiment', 'debias')
     for name in ('grad_accum_steps', 'log_every', 'keep_checkpoints', 'max_skipped')))
-"""Fields that change speed and memory of a run but not its results: a resumed run may have others.
+"""Fields that change the speed, memory or log of a run: a resumed run may have others.
 
-The last digits may differ, and with `grad_accum_steps` the masks of dropout.
+Results differ in rounding only; `grad_accum_steps` also changes the masks of dropout.
 """
 
 
@@ -179,7 +179,7 @@ class ModelConfig:
 
 
 def model_identity(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Fields of a model, those of `MACHINE_FIELDS` with their defaults."""
+  """Fields of a model on which its values depend: those of `MACHINE_FIELDS` get their defaults."""
   default = ModelConfig()
   return {name: getattr(default, name) if f'model.{name}' in MACHINE_FIELDS else value
           for name, value in fields.items()}

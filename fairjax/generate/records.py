@@ -45,7 +45,7 @@ def manifest_of(path: str | os.PathLike) -> pathlib.Path:
 
 
 def check_complete(path: str | os.PathLike) -> int | None:
-  """Compares a records file with its manifest: how many records it holds, None without a manifest.
+  """Compares a records file with its manifest: its number of records, None without a manifest.
 
   Raises:
     UserError: the sampling has not ended, or the file is not the one that it wrote.

@@ -282,7 +282,7 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
                  'effects of the two attributes and their interaction apart: none is given')
   for name, m in measures['scorers'].items():
     for kind, what in (('in_both', 'are in both lists and count in neither'),
-                       ('unmatchable', 'are no words of a text and never count')):
+                       ('unmatchable', 'can equal no word of a text and never count')):
       if words := m.get(f'lexicon_words_{kind}'):
         more = f' and {len(words) - NAMED} more' if len(words) > NAMED else ''
         found.append(f'scorer {name}: {len(words)} of its words {what}: '

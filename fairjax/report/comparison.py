@@ -377,7 +377,7 @@ def control_lines(rows: Sequence[ModelRow]) -> list[str]:
     for scorer in scorer_names([row]):
       estimates = [r.estimate(scorer, 'individual_fairness') for r in (baseline, control, row)]
       if None not in estimates:
-        found.append(f'by scorer {scorer}, {_against_control(*estimates)}')
+        found.append(f'by scorer {scorer}, {_against_control(baseline.called, *estimates)}')
     if found:
       lines.append(f'{row.name} and its control {control.name}, whose f_sh was never trained, in '
                    f"I.F. less its noise: {'; '.join(found)}.")
@@ -385,12 +385,12 @@ def control_lines(rows: Sequence[ModelRow]) -> list[str]:
 
 
 def _against_control(
-  baseline: Mapping[str, Any], control: Mapping[str, Any], trained: Mapping[str, Any]
+  called: str, baseline: Mapping[str, Any], control: Mapping[str, Any], trained: Mapping[str, Any]
 ) -> str:
   """What a trained f_sh does beyond a random one, of estimates of I.F."""
   if baseline['within_floor']:
-    return "the baseline's I.F. is within noise, so neither can show an effect"
-  words = f'{_change(trained, baseline)} and {_change(control, baseline)} than the baseline, '
+    return f'I.F. of {called} is within noise, so neither can show an effect'
+  words = f'{_change(trained, baseline)} and {_change(control, baseline)} than {called}, '
   found = difference(control, trained)
   size = f"{abs(found['difference']):.4f}"
   if found['verdict'] == 'both within noise':

@@ -25,7 +25,6 @@ from fairjax.config import (
   MACHINE_FIELDS,
   STEP1_FIELDS,
   Config,
-  MeasureConfig,
   parse_decoding,
 )
 from fairjax.config_io import (
@@ -57,12 +56,6 @@ _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
 _STAGES = ('lm', 'sentiment', 'debias')  # sections of the configuration and their folders
-# Fields on which the measures alone depend: with other values they are made anew.
-_REMEASURES = tuple(name for f in dataclasses.fields(MeasureConfig)
-                    if (name := f'measure.{f.name}') not in (
-                      *_EXTENDS, *MACHINE_FIELDS, 'measure.lexicon'))
-# Of `sample`: a larger value adds texts, and all measures are made anew.
-_GROWS = ('samples', 'rewordings')
 HUMAN = 'human.json'  # in the folder of the measures: what people judged
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 SEEDS = 'seeds'  # folder of the same run with further seeds
@@ -169,24 +162,24 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   changed = [c for c in changed if c.partition(':')[0] not in but]
   scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
                                                         ('sentiment', 'scorer'))]
-  free: tuple[str, ...] = MACHINE_FIELDS + _EXTENDS + _REMEASURES
-  # A stage that has not begun may have other settings, and the model before the first one.
-  later = [stage for stage in _STAGES if not (workdir / stage).exists()]
-  later += ['model'] if len(later) == len(_STAGES) else []
+  # Measures are made anew. A stage that has not begun may have other settings, and the model before
+  # the first stage.
+  sections = {'measure', *(stage for stage in _STAGES if not (workdir / stage).exists())}
+  sections |= {'model'} if sections.issuperset(_STAGES) else set()
   old, new = saved.get('sample', {}), to_dict(config.sample)
-  free += tuple(f'sample.{name}' for name in _GROWS if new[name] > old.get(name, 0))
-  if 'opinion' not in (*scorers[0], scorers[1]):
-    free += ('measure.lexicon',)
-  refused = [c for c in changed if (name := c.partition(':')[0]) not in free
-             and name.partition('.')[0] not in later]
+  free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
+    f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
+  fixed = {'measure.lexicon'} if 'opinion' in (*scorers[0], scorers[1]) else set()
+  refused = [c for c in changed if (name := c.partition(':')[0]) in fixed or (
+    name not in free and name.partition('.')[0] not in sections)]
   if config.data.source == 'planted':
     refused = [f'{c} ({_PLANTED})' if c.startswith('attribute:') else c for c in refused]
   if refused:
-    sections, other = {c.partition(':')[0].partition('.')[0] for c in refused}, 'another --workdir'
-    if sections == {'sample'}:
+    concerned, other = {c.partition(':')[0].partition('.')[0] for c in refused}, 'another --workdir'
+    if concerned == {'sample'}:
       other = ('fairjax sample --attribute=A --output=DIR, which asks the trained models again, '
                'another --workdir')
-    elif sections.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
+    elif concerned.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
       other += f' with --config.step1_from={workdir.resolve()}, which trains no step 1 again'
     raise UserError(f'{workdir} belongs to a run with another configuration: '
                     f'{"; ".join(refused)}. Use {other}, or the saved values')
@@ -206,10 +199,11 @@ def open_workdir(
     changed = _refuse_changes(workdir, read_config_json(path), config)
     if not changed and _is_as_written(path, log):
       return
-    fields = {c.partition(':')[0] for c in changed}
-    if not fields <= set(MACHINE_FIELDS):
+    fields = {c.partition(':')[0] for c in changed}.difference(MACHINE_FIELDS)
+    if fields:
       (workdir / 'DONE').unlink(missing_ok=True)
-    if fields & {*_REMEASURES, *(f'sample.{name}' for name in _GROWS)}:
+    if any(name.startswith(('sample.', 'measure.'))
+           for name in fields.difference(_EXTENDS, ('measure.lexicon',))):
       stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
     if changed:
       log(f'{workdir} goes on with {"; ".join(changed)}' + '; all is measured again' * bool(stale))
@@ -221,8 +215,11 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
-    for place in stale:  # before the new values, so that a kill leaves none of the old ones
-      shutil.rmtree(place) if place.is_dir() else place.unlink()
+    for place in stale:  # before config.json, so that a kill leaves no measures of the old values
+      if place.is_dir():
+        shutil.rmtree(place)
+      else:
+        place.unlink()
     write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
                              'versions': installed_versions()})
 

@@ -387,11 +387,9 @@ class Curriculum:
 def stage_fields(config: Config, stage: str) -> dict[str, Any]:
   """The fields that the result of `lm`, `sentiment` or `debias` depends on, besides its parents."""
   values = to_dict(config)
-  own = dict(values[stage])
-  for field in ('variants', 'extended_baseline', 'random_projection', 'log_every',
-                'keep_checkpoints', 'max_skipped'):
-    own.pop(field, None)
-  own['grad_accum_steps'] = 1  # of `MACHINE_FIELDS` too; earlier runs have it
+  own = {k: v for k, v in values[stage].items() if f'{stage}.{k}' not in MACHINE_FIELDS
+         and k not in ('variants', 'extended_baseline', 'random_projection')}
+  own['grad_accum_steps'] = 1  # which earlier runs have
   if not own.get('branch_tokens', True):
     del own['branch_tokens']  # which earlier runs lack
   augmented = values['data']['cda']  # without it, these fields change nothing

@@ -61,9 +61,9 @@ def params():
 
 @pytest.fixture
 def run(params, vocabulary, tmp_path):
-  def run(name='r.jsonl.gz', sample=SAMPLE, log=lambda line: None, **options):
+  def run(name='r.jsonl.gz', sample=SAMPLE, log=lambda line: None, config=CONFIG, **options):
     options = {'model': 'base', 'card': {'parent': 'x'}} | options
-    return generate(params, TransformerXLDecoder(CONFIG), vocabulary, ATTRIBUTE,
+    return generate(params, TransformerXLDecoder(config), vocabulary, ATTRIBUTE,
                     path=tmp_path / name, sample=sample, log=log, **options)
   return run
 
@@ -167,7 +167,7 @@ def test_batch_size_and_number_of_samples(run, tmp_path):
     run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
 
 
-def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(run, tmp_path):
+def test_an_interrupted_file_goes_on_with_another_batch_size_mesh_and_attention(run, tmp_path):
   """The records are those of an uninterrupted run, whatever the machine that goes on."""
   run('whole.jsonl.gz')
   expected = keyed(tmp_path / 'whole.jsonl.gz')
@@ -178,7 +178,8 @@ def test_an_interrupted_file_goes_on_with_another_batch_size_and_mesh(run, tmp_p
   write_sealed_json(manifest_of(path), {
     k: manifest[k] for k in ('identity', 'samples', 'batch_size')} | {'complete': False})
   mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
-  assert 0 < run(sample=dataclasses.replace(SAMPLE, batch_size=3), mesh=mesh) < 60
+  other = dataclasses.replace(CONFIG, remat='full', attention='blocks')
+  assert 0 < run(sample=dataclasses.replace(SAMPLE, batch_size=3), mesh=mesh, config=other) < 60
   assert keyed(path) == expected
 
 

@@ -38,7 +38,7 @@ def test_the_effect_that_the_control_has_too_is_one_note_a_variant(
     if 0.0 not in (trained, random):
       assert f"{abs(difference(theirs, ours)['difference']):.4f}" in line
   calm = [one(r.name, r.method, r.weight, 0.0) for r in rows[:3]]
-  assert "baseline's I.F. is within noise" in control_lines(calm)[0]
+  assert 'I.F. of the baseline is within noise' in control_lines(calm)[0]
   assert control_lines(rows[1:]) == []
 
 

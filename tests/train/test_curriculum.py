@@ -169,6 +169,7 @@ def test_a_finished_stage_counts_for_a_run_of_other_memory_speed_and_log(tmp_pat
       CONFIG, lm=dataclasses.replace(CONFIG.lm, clip_norm=1.0))), 'lm')
 
 
+@pytest.mark.tf
 def test_a_finished_stage_with_a_damaged_checkpoint_is_trained_again_from_an_older_one(
     tmp_path, uninterrupted):
   shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
