@@ -197,8 +197,8 @@ class PretrainedConfig:
   # pip:PACKAGE (installed); '': none, step 1 trains a Transformer-XL
   model: str = ''
   # raw (H-20) | normed (both layers after the final norm, for models in which one dimension holds
-  # nearly all of the raw states)
-  h_bar: str = limited('raw', choices=('raw', 'normed'))
+  # nearly all of the raw states) | layer:N (raw, of layers N - 1 and N instead of the last two)
+  h_bar: str = 'raw'
   # Rank of adapters (LoRA) that step 3 trains in the place of all weights; 0: none
   lora: int = limited(0, min=0)
   # Ask for continuations by the tokenizer's chat template (needs jinja2); false: the prefix alone

@@ -157,6 +157,8 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
              and getattr(config.model, field.name) != getattr(default, field.name)]
   dropping = [v for v in config.debias.variants if v.startswith('dropout')]
   yield from _failed(
+    (re.fullmatch('raw|normed|layer:[1-9][0-9]*', p.h_bar),
+     f"pretrained.h_bar='{p.h_bar}' is not one of raw, normed, layer:N"),
     (not changed, f'{", ".join(changed)}: pretrained.model has sizes of its own, leave out what '
      'gives others'),
     (config.data.vocabulary == DataConfig().vocabulary,

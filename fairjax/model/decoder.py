@@ -202,19 +202,20 @@ class DecoderModel(CausalLM['NoState']):
       places = jnp.concatenate([places, at.reshape(rows, -1)], axis=1)
       own = _branches_see(branches, ids)
     with _exact(c):
-      now, before = forward(params, c, tokens, places, row_sees, own)
-      normed = _norm(params, 'final_norm', now, c)
-    main = [x[:, :size] for x in (now, before)]
+      last, read = forward(params, c, tokens, places, row_sees, own)
+      normed = _norm(params, 'final_norm', last, c)
+    main = [x[:, :size] for x in read]
     hidden = normed[:, :size]
     pairs = None
     if branches is not None:
-      of_branch = [x[:, size:].reshape(*pieces.shape, -1) for x in (now, before, normed)]
+      *of_branch, of_softmax = [
+        x[:, size:].reshape(*pieces.shape, -1) for x in (*read, normed)]
       here, there, _ = branches.compared()
       pairs = Pairs(
         h_bar=self._h_bar(params, *(at_places(x, here) for x in main)),
-        h_bar_branch=self._h_bar(params, *(at_pieces(x, there) for x in of_branch[:2])),
+        h_bar_branch=self._h_bar(params, *(at_pieces(x, there) for x in of_branch)),
         hidden=at_places(hidden, branches.original_end),
-        hidden_branch=at_pieces(of_branch[2], branches.value_end))
+        hidden_branch=at_pieces(of_softmax, branches.value_end))
     h_bar_at = None
     if positions is not None:
       h_bar_at = self._h_bar(params, *(at_places(x, positions) for x in main))
@@ -222,7 +223,7 @@ class DecoderModel(CausalLM['NoState']):
                   h_bar_at=h_bar_at)
 
   def _h_bar(self, params, *outputs):
-    """Mean of the last two layers' outputs, in float32 or wider."""
+    """Mean of two layers' outputs, in float32 or wider."""
     outputs = [_wide(x) for x in outputs]
     if self.config.h_bar == 'normed':
       outputs = [_norm(params, 'final_norm', x, self.config) for x in outputs]
@@ -298,8 +299,11 @@ def forward(
   params: Params, config: DecoderConfig, tokens: Int[Array, 'B S'], places: Int[Array, 'B S'],
   row_sees: Bool[Array, 'B T T'],  # the row comes first
   branches_see: Bool[Array, 'B Q S'] | None,
-) -> tuple[Float[Array, 'B S D'], Float[Array, 'B S D']]:
-  """Outputs of the last layer and of the one before, not normed."""
+) -> tuple[Float[Array, 'B S D'], tuple[Float[Array, 'B S D'], Float[Array, 'B S D']]]:
+  """Output of the last layer; of the layer that h-bar is read at, and of the one before it.
+
+  None is normed.
+  """
   x = partitioning.constrain(_embed(params, config, tokens, places), 'rows')
   size = row_sees.shape[1]
   dtype = jnp.dtype(config.dtype)
@@ -322,9 +326,15 @@ def forward(
   if config.remat != 'none':
     layer = jax.checkpoint(layer, policy=_REMAT[config.remat], prevent_cse=False)
   layers = jax.tree.map(lambda a: a.astype(dtype), params['layers'])
-  (now, before), _ = jax.lax.scan(
-    layer, (x, x), (layers, *_by_layer(config)), unroll=config.scan_unroll)
-  return now, before
+
+  def through(carry, begin, end):
+    given = jax.tree.map(lambda a: a[begin:end], (layers, *_by_layer(config)))
+    return jax.lax.scan(layer, carry, given, unroll=config.scan_unroll)[0]
+
+  read = through((x, x), 0, config.h_bar_layer)
+  if config.h_bar_layer == config.num_layers:
+    return read[0], read
+  return through(read, config.h_bar_layer, config.num_layers)[0], read
 
 
 def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:

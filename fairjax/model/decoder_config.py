@@ -34,7 +34,14 @@ class DecoderConfig:
   attention_cap: float = 0.0  # scores go through cap * tanh(x / cap) (Gemma 2); 0: they do not
   logit_cap: float = 0.0  # and logits
   h_bar: str = 'raw'  # mean of the last two layers' outputs (H-20), or of both 'normed' by the last
-  # norm: in some models one dimension holds nearly all of the raw outputs' length
+  # norm: in some models one dimension holds nearly all of the raw outputs' length; 'layer:N': of
+  # the outputs of layer N and the one before it
   dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
   remat: str = 'none'  # none | dots (keep products) | full
   scan_unroll: int = 1  # layers per iteration of the scan
+
+  @property
+  def h_bar_layer(self) -> int:
+    """The layer at which h-bar is read, from 1."""
+    kind, _, number = self.h_bar.partition(':')
+    return int(number) if kind == 'layer' else self.num_layers

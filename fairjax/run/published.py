@@ -55,7 +55,7 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
 
 def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
   """The switches of a published model with those that a run chooses."""
-  # UserError: rows, sentences or branches reach positions that the model lacks.
+  # UserError: rows, sentences or branches reach positions, or h-bar a layer, that the model lacks.
   model, most, longest = config.model, sizes.max_positions, config.debias.pieces_per_branch
   # Learned positions end there; a value at a row's end may be longer than the one it replaces.
   beyond = longest - 1 if config.until == 'debias' and not sizes.rope_theta else 0
@@ -66,8 +66,12 @@ def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
       why = f', and debias.pieces_per_branch={longest} needs {spare} after a row' if spare else ''
       raise UserError(f'{field}={size} is too much: {config.pretrained.model} has {most} positions'
                       f'{why}; set it to at most {most - spare}')
-  return dataclasses.replace(sizes, dtype=model.dtype, remat=model.remat,
-                             scan_unroll=model.scan_unroll, h_bar=config.pretrained.h_bar)
+  sizes = dataclasses.replace(sizes, dtype=model.dtype, remat=model.remat,
+                              scan_unroll=model.scan_unroll, h_bar=config.pretrained.h_bar)
+  if sizes.h_bar_layer > sizes.num_layers:
+    raise UserError(f'pretrained.h_bar={sizes.h_bar}: {config.pretrained.model} has '
+                    f'{sizes.num_layers} layers')
+  return sizes
 
 
 def published_vocabulary(config: Config) -> Vocabulary:

@@ -1,5 +1,8 @@
 """Pretrained decoders against transformers; branches and cached decoding against whole passes."""
 
+import dataclasses
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ from safetensors.numpy import load_file
 from scipy.special import log_softmax
 
 from fairjax.model.causal_lm import Branches, CausalLM, Documents
-from fairjax.model.decoder import LoraDecoder, NoState, merge_adapters, with_adapters
+from fairjax.model.decoder import DecoderModel, LoraDecoder, NoState, merge_adapters, with_adapters
 from fairjax.pretrained.decoder_files import to_decoder_tensors
 
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
@@ -114,6 +117,33 @@ def test_values_and_gradients_of_branches_equal_those_of_separate_passes(publish
     jax.jit(jax.value_and_grad(lambda p, states=states: losses(
       model, p, tokens, branches, states)))(params) for states in (fused, separate))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-12), found, wanted)
+
+
+@families('gemma3')  # a window in some layers
+def test_h_bar_of_a_layer_is_that_of_the_model_that_ends_there(published, branches):
+  model, params, expected = published
+  tokens, ends = jnp.asarray(expected['ids']), 2
+  assert ends < model.config.num_layers
+  shorter = dataclasses.replace(
+    model.config, num_layers=ends, windows=model.config.windows[:ends])
+  inner = DecoderModel(dataclasses.replace(model.config, h_bar=f'layer:{ends}'))
+
+  def states(model, params):
+    output = model.apply(params, tokens, NoState(), branches, positions=branches.original_end)
+    return output.hidden, (output.h_bar_at, output.pairs.h_bar, output.pairs.h_bar_branch)
+
+  def fairness(params):
+    hidden, found = states(inner, params)
+    return jnp.sum(found[1] * found[2]), (hidden, found)
+
+  gradient, (hidden, found) = jax.jit(jax.grad(fairness, has_aux=True))(params)
+  cut = params | {'layers': jax.tree.map(lambda a: a[:ends], params['layers'])}
+  whole = jax.jit(functools.partial(states, model))(params)
+  wanted = jax.jit(functools.partial(states, DecoderModel(shorter)))(cut)
+  for a, b in zip((hidden, *found), (whole[0], *wanted[1]), strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+  for name, weight in gradient['layers'].items():
+    assert np.any(weight[:ends]) and not np.any(weight[ends:]), name
 
 
 @families('gemma3', 'gpt2')  # windows; positions that are learned

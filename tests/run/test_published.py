@@ -364,8 +364,10 @@ def test_a_prefix_that_leaves_no_place_is_refused_before_the_training(files, tmp
   ('gpt2', {'model__segment_len': 60}, 'pieces_per_branch=6 needs 5 after a row; set it to at most '
    '59'),
   ('llama3', {'model__segment_len': 65}, 'model.segment_len=65 is too much'),
-  ('llama3', {'sentiment__sentence_tokens': 65}, 'set it to at most 64')])
-def test_rows_that_the_model_cannot_read_are_refused(files, tmp_path, capsys, family, changes,
+  ('llama3', {'sentiment__sentence_tokens': 65}, 'set it to at most 64'),
+  ('llama3', {'pretrained__h_bar': 'layer:9'}, 'pretrained.h_bar=layer:9'),
+  ('llama3', {'pretrained__h_bar': 'layer'}, 'is not one of raw, normed, layer:N')])
+def test_rows_and_layers_that_the_model_lacks_are_refused(files, tmp_path, capsys, family, changes,
                                                      words):
   copy = tmp_path / 'files'
   shutil.copytree(files, copy)
