@@ -106,7 +106,7 @@ def measure_disco(
   supplied: dict[Template, list[list[str]]] = {}
   for template in endings:
     sentences = [template.sentence(persons, word) for word in persons.words]
-    supplied[template] = [[f.word for f in fills] for fills in model.fill(sentences, top=top)]
+    supplied[template] = model.fill(sentences, top=top)
     log(f'[disco] {persons.kind}: {template.text} ({len(sentences)} persons)')
   pools = {}
   for template in others:
@@ -144,7 +144,7 @@ def _candidates(
   sentences = [template.sentence(persons, word) for word in persons.words]
   if template.text.startswith('BLANK'):
     sentences = sentences[:1]  # no text comes before it: the same for everybody
-  next_words = [f.word for fills in model.fill(sentences, top=_POOL) for f in fills]
+  next_words = [word for fills in model.fill(sentences, top=_POOL) for word in fills]
   elsewhere = [word for lists in supplied.values() for words in lists for word in words]
   first = template.text.startswith('BLANK')
   words = dict.fromkeys(w for w in [*given, *next_words, *elsewhere] if w[:1].isalpha())

@@ -40,13 +40,6 @@ from fairjax.vocabulary import Vocabulary
 BLANK = '[BLANK]'
 
 
-class Fill(NamedTuple):
-  """A piece of the vocabulary in the place of the blank."""
-
-  word: str  # one that is only part of a word keeps the mark of its tokenizer, e.g. `##ing`
-  log_prob: float  # nats, <= 0
-
-
 class TokenFeatures(NamedTuple):
   """Last hidden states of one text."""
 
@@ -75,11 +68,12 @@ class Scorable(Protocol):
   max_length: int  # most tokens of a text, those that the model adds included
   truncated: int = 0  # texts given to `features` so far that lost their end
 
-  def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
+  def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
     """The `top` likeliest single pieces in the blank of each text, best first.
 
     A causal model reads a text up to its blank. Pieces without a text (padding, masks, unknown
-    words) are never filled in.
+    words) are never filled in; one that is only part of a word keeps the mark of its tokenizer,
+    e.g. `##ing`.
     """
 
   def candidate_log_probs(
@@ -131,9 +125,8 @@ def _checked(texts: Sequence[str], ids: Iterable[Sequence[int]], longest: int) -
 
 
 def _likeliest(log_probs: jax.Array, never: np.ndarray, top: int) -> jax.Array:
-  """Ids and log-probabilities of the best pieces: `[B, 2, top]`."""
-  values, places = jax.lax.top_k(log_probs.at[:, never].set(-jnp.inf), top)
-  return jnp.stack([places.astype(values.dtype), values], axis=1)  # ids are exact below 2^24
+  """Ids of the best pieces: `[B, top]`."""
+  return jax.lax.top_k(log_probs.at[:, never].set(-jnp.inf), top)[1]
 
 
 class CausalModel(Scorable):
@@ -157,13 +150,12 @@ class CausalModel(Scorable):
     self._hidden_of, self._logits_of = hidden, logits
     self._unknown = vocabulary.unk_id
 
-  def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
+  def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
     """The best next tokens after the text before the blank."""
     ids = self._encode([blank_parts(t)[0].rstrip() for t in texts])
     surfaces = self._vocabulary.surfaces
     found = self._best(min(top, self._vocabulary.size - len(self._no_fill)))(ids)
-    return [[Fill(surfaces[int(i)].decode('utf-8', 'replace').strip(), float(p))
-             for i, p in zip(*row, strict=True)] for row in found]
+    return [[surfaces[i].decode('utf-8', 'replace').strip() for i in row] for row in found.tolist()]
 
   def candidate_log_probs(
     self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -278,12 +270,12 @@ class MaskedModel(Scorable):
       *named, *(i for i, token in added.items() if token.special), *model.unused_ids}), np.int32)
     self._unknown_ids = {self._tokenizer.token_to_id(t) for t in ('[UNK]', '<unk>')} - {None}
 
-  def fill(self, texts: Sequence[str], *, top: int) -> list[list[Fill]]:
+  def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
     """The best pieces at a mask."""
     ids = self._encode([fill_in(t, '[MASK]') for t in texts])
     found = self._best(min(top, self._model.arch.vocab_size - len(self._special)))(ids)
-    return [[Fill(self._tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip(), float(p))
-             for i, p in zip(*row, strict=True)] for row in found]
+    return [[self._tokenizer.id_to_token(i).replace('\u2581', ' ').strip() for i in row]
+            for row in found.tolist()]
 
   def candidate_log_probs(
     self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -385,9 +377,9 @@ def open_language_model(
   path = pathlib.Path(path)
   if model != 'baseline' and not _is_workdir(path):
     raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
+  if is_encoder(path):
+    return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
   if is_published(path):
-    if read_folder(path)[1]['model_type'] in ('bert', 'albert'):
-      return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
     return _published_decoder(load_pretrained(path, 'lm'))
   return _own(path, model)
 

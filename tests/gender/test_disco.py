@@ -13,7 +13,7 @@ from fairjax.gender.persons import (
   read_persons,
   terms_from,
 )
-from fairjax.gender.scored_models import BLANK, Fill
+from fairjax.gender.scored_models import BLANK
 
 WOMEN = tuple(f'Ada{i}' for i in range(30))
 MEN = tuple(f'Bob{i}' for i in range(20))
@@ -30,7 +30,7 @@ class Known:
 
   def fill(self, texts, *, top):
     self.asked += texts
-    return [[Fill(w, 0.0) for w in self.rule(t)[:top]] for t in texts]
+    return [self.rule(t)[:top] for t in texts]
 
   def candidate_log_probs(self, texts, candidates):
     self.asked += texts

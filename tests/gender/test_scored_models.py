@@ -87,9 +87,7 @@ def test_masked_fills_are_the_best_pieces_at_the_mask(masked):
     ids = tokenizer.encode(fill_in(text, '[MASK]')).ids
     row = slow_mlm(masked, ids)[ids.index(masked._mask_id)]
     best = [i for i in np.argsort(-row) if i not in special][:3]
-    assert [f.word for f in fills] == [
-      tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip() for i in best]
-    np.testing.assert_allclose([f.log_prob for f in fills], row[best], atol=2e-5)
+    assert fills == [tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip() for i in best]
 
 
 def test_the_mask_of_an_albert_takes_the_space_before_it(tmp_path):
@@ -149,8 +147,7 @@ def test_causal_fills_are_the_best_next_tokens(gpt2):
   _, row = slow_gpt2(gpt2, 'The baker was')
   surfaces = gpt2._vocabulary.surfaces
   best = [i for i in np.argsort(-row[-1]) if surfaces[i].strip()][:3]
-  assert [f.word for f in fills] == [surfaces[i].decode('utf-8', 'replace').strip() for i in best]
-  np.testing.assert_allclose([f.log_prob for f in fills], row[-1][best], atol=2e-5)
+  assert fills == [surfaces[i].decode('utf-8', 'replace').strip() for i in best]
 
 
 def test_a_model_trained_here(own):
@@ -172,9 +169,9 @@ def test_a_model_trained_here(own):
   np.testing.assert_allclose(states.span(at, at + 6), hidden[0, -2], atol=1e-5)
   np.testing.assert_allclose(model.features([text])[0], hidden[0].mean(0), atol=1e-5)
   (fills,) = model.fill(['She likes to [BLANK].'], top=2)
-  assert len(fills) == 2 and all(f.word in WORDS for f in fills)
+  assert len(fills) == 2 and {*fills} <= {*WORDS}
   # A word that is not listed is no fill, as the [UNK] of a masked model is none.
-  assert {f.word for f in model.fill(['She likes to [BLANK].'], top=999)[0]} == {*WORDS}
+  assert {*model.fill(['She likes to [BLANK].'], top=999)[0]} == {*WORDS}
   assert model.piece_counts(['doctor', 'zebra']) == [1, 0]
 
 
