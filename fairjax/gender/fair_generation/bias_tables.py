@@ -12,7 +12,7 @@ import numpy as np
 
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError
-from fairjax.gender.fair_generation.completions import Completions, Miss, Parse
+from fairjax.gender.fair_generation.completions import GENDERS, Completions, Miss, Parse
 from fairjax.gender.fair_generation.embedding import GenderedEmbedding
 from fairjax.gender.fair_generation.lipschitz import (
   embedding_bias,
@@ -83,9 +83,10 @@ def bias_tables(
       'template': prompt.template, 'completions': int((completions.index == k).sum()),
       'n': len(rows), 'bias': _mean(before.values[rows], before.support, level),
       'bias_debiased': _mean(after.values[rows], after.support, level)})
+  own_cells = {group: [cells[k] for k, p in enumerate(completions.prompts) if p.group == group]
+               for group in completions.groups}
   groups = {}
-  for group in completions.groups:
-    own = [cells[k] for k, p in enumerate(completions.prompts) if p.group == group]
+  for group, own in own_cells.items():
     rows = np.concatenate(own)
     groups[group] = {
       'prompts': len(own), 'n': len(rows),
@@ -96,19 +97,19 @@ def bias_tables(
     'definition': 'Y-07, Y-08', 'model': completions.model, 'level': level,
     'undefined': before.undefined, 'support': list(before.support),
     'support_debiased': list(after.support), 'prompts': prompts, 'groups': groups,
-    'female_less_male': _difference(completions, cells, before.values, after.values, level)}
+    'female_less_male': _difference(
+      [own_cells.get(group, []) for group in GENDERS],
+      {'bias': before.values, 'bias_debiased': after.values}, level)}
 
 
 def _mean(values: np.ndarray, support: tuple[float, float], level: float) -> dict[str, Any] | None:
   """Mean with both intervals; None without values."""
-  sure = mean_interval(values, level=level, support=support)
-  if sure is None:
+  if not len(values):
     return None
-  radius = student_radius(values, level=level)
-  return {'mean': sure.mean, 'n': sure.n,
-          'student': ([sure.mean - radius, sure.mean + radius] if math.isfinite(radius)
-                      else None),
-          'guaranteed': [sure.low, sure.high]}
+  mean = float(np.mean(values))
+  return {'mean': mean, 'n': len(values),
+          'student': _around(mean, student_radius(values, level=level)),
+          'guaranteed': list(mean_interval(values, level=level, support=support))}
 
 
 def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] | None:
@@ -116,13 +117,22 @@ def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] 
   full = [c for c in cells if len(c)]
   if not full:
     return None
-  mean, found = float(np.mean([c.mean() for c in full])), None
+  mean = float(np.mean([c.mean() for c in full]))
+  student = None
   if all(len(c) > 1 for c in full):
-    parts = [(float(np.var(c, ddof=1)) / len(c) / len(full)**2, len(c) - 1) for c in full]
-    radius = satterthwaite_radius(parts, level=level)
-    found = [mean - radius, mean + radius] if math.isfinite(radius) else None
+    student = _around(mean, satterthwaite_radius(_variances(full), level=level))
   return {'mean': mean, 'n': sum(map(len, full)), 'prompts_without_value': len(cells) - len(full),
-          'student': found}
+          'student': student}
+
+
+def _variances(cells: Sequence[np.ndarray]) -> list[tuple[float, int]]:
+  """What each prompt adds to the variance of the mean of their means, and degrees of freedom."""
+  return [(float(np.var(c, ddof=1)) / len(c) / len(cells)**2, len(c) - 1) for c in cells]
+
+
+def _around(centre: float, radius: float) -> list[float] | None:
+  """An interval; None where nothing bounds it."""
+  return [centre - radius, centre + radius] if math.isfinite(radius) else None
 
 
 def _parts(values: np.ndarray, specific: np.ndarray) -> dict[str, Any]:
@@ -136,23 +146,17 @@ def _parts(values: np.ndarray, specific: np.ndarray) -> dict[str, Any]:
 
 
 def _difference(
-  completions: Completions, cells: Sequence[np.ndarray], before: np.ndarray, after: np.ndarray,
-  level: float,
+  sides: Sequence[Sequence[np.ndarray]], biases: Mapping[str, np.ndarray], level: float,
 ) -> dict[str, Any] | None:
   """Female less male: the difference of the groups' means, with Student's interval."""
-  sides = [[cells[k] for k, p in enumerate(completions.prompts) if p.group == g]
-           for g in ('female', 'male')]
   if not all(sides) or any(len(c) < 2 for side in sides for c in side):
     return None
   found: dict[str, Any] = {}
-  for name, values in (('bias', before), ('bias_debiased', after)):
-    means = [float(np.mean([values[c].mean() for c in side])) for side in sides]
-    radius = satterthwaite_radius(
-      [(float(np.var(values[c], ddof=1)) / len(c) / len(side)**2, len(c) - 1)
-       for side in sides for c in side], level=level)
-    gap = means[0] - means[1]
-    found[name] = {'difference': gap,
-                   'student': [gap - radius, gap + radius] if math.isfinite(radius) else None}
+  for name, values in biases.items():
+    female, male = ([values[c] for c in side] for side in sides)
+    gap = float(np.mean([c.mean() for c in female])) - float(np.mean([c.mean() for c in male]))
+    radius = satterthwaite_radius([*_variances(female), *_variances(male)], level=level)
+    found[name] = {'difference': gap, 'student': _around(gap, radius)}
   return found
 
 

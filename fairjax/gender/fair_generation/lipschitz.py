@@ -45,15 +45,6 @@ METHODS = ('best', 'bernstein', 'hoeffding', 'student')
 GUARANTEED = ('best', 'bernstein', 'hoeffding')
 
 
-class Interval(NamedTuple):
-  """A mean with an interval for its expectation, and the number of samples."""
-
-  mean: float
-  low: float
-  high: float
-  n: int
-
-
 def hoeffding_radius(n: int, *, level: float, width: float) -> float:
   """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples."""
   return math.inf if n < 1 else width * math.sqrt(math.log(2 / level) / (2 * n))
@@ -77,24 +68,15 @@ def student_radius(samples: np.ndarray, *, level: float) -> float:
 
 
 def mean_interval(
-  samples: np.ndarray, *, level: float, support: tuple[float, float], method: str = 'best',
-) -> Interval | None:
-  """Mean of samples `[n]` with an interval for the expectation, cut to the support; None without.
+  samples: np.ndarray, *, level: float, support: tuple[float, float]) -> tuple[float, float]:
+  """Interval for the expectation of samples `[n]`, cut to the support.
 
-  'best' is the smaller of both guaranteed bounds at half the level each.
+  The smaller of both guaranteed bounds at half the level each.
   """
-  if not len(samples):
-    return None
-  low, high = support
-  width, mean = high - low, float(np.mean(samples))
-  if method == 'student':
-    radius = student_radius(samples, level=level)
-  else:
-    part = level / 2 if method == 'best' else level
-    found = {'hoeffding': hoeffding_radius(len(samples), level=part, width=width),
-             'bernstein': bernstein_radius(samples, level=part, width=width)}
-    radius = min(found.values()) if method == 'best' else found[method]
-  return Interval(mean, max(low, mean - radius), min(high, mean + radius), len(samples))
+  (low, high), mean = support, float(np.mean(samples))
+  radius = min(hoeffding_radius(len(samples), level=level / 2, width=high - low),
+               bernstein_radius(samples, level=level / 2, width=high - low))
+  return max(low, mean - radius), min(high, mean + radius)
 
 
 def gap_radius(
