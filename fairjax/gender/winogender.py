@@ -252,19 +252,22 @@ def summarise(
             'slope_she_minus_he': fit_line(shares, she - he)['slope']}
 
   answers = np.array([s.answer == 0 for s in sentences])
-  said = probability > 0.5
-  hits = int((said & answers).sum())
-  found = said.sum() + answers.sum()
   return {
     **correlations(FORMS), 'by_form': {form: correlations((form,)) for form in FORMS},
     'means': {gender: float(np.mean([p for s, p in zip(sentences, probability, strict=True)
                                      if s.gender == gender])) for gender in GENDERS},
-    'accuracy': {'value': float((said == answers).mean()), 'n': len(sentences)},
-    'f1': {'value': float(2 * hits / found) if found else None, 'n': len(sentences)},
+    **{name: {'value': value, 'n': len(sentences)}
+       for name, value in _quality(probability > 0.5, answers).items()},
     'occupations': {name: {'share': share[name], 'she': float(a), 'he': float(b)}
                     for name, a, b in zip(names, means('female', FORMS), means('male', FORMS),
                                           strict=True)},
     'without_share': without, 'definition': 'W-05, W-06', 'direction': 'nearer to 0 is better'}
+
+
+def _quality(said: np.ndarray, answers: np.ndarray) -> dict[str, float | None]:
+  """Accuracy and F1 of what was said, of `[R]` bools; no F1 where neither side says yes."""
+  hits, yes = int((said & answers).sum()), int(said.sum() + answers.sum())
+  return {'accuracy': float((said == answers).mean()), 'f1': 2 * hits / yes if yes else None}
 
 
 # Pairs of mentions that corefer or do not: from WinoBias, and from files in OntoNotes's format.
@@ -394,15 +397,11 @@ _TEXTS_AT_A_TIME = 512
 _ARTICLE = re.compile(r'\b(?:the|an?) $', re.I)
 
 
-@dataclasses.dataclass(frozen=True)
-class ProbeSettings:
-  """How the probe is trained."""
-
-  hidden: int = 256  # units of the first layer
-  steps: int = 600
-  batch_size: int = 256
-  learning_rate: float = 1e-3
-  weight_decay: float = 1e-3
+_HIDDEN = 256  # units of the first layer
+_STEPS = 600
+_TRAINING = TrainConfig(
+  steps=_STEPS, batch_size=256, learning_rate=1e-3, warmup_steps=0, schedule='constant',
+  weight_decay=1e-3, clip_norm=math.inf, log_every=_STEPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,47 +438,41 @@ def with_article(text: str, span: Span) -> Span:
   return span if article is None else Span(article.start(), span.end)
 
 
-def train_probe(
-  features: np.ndarray, same: np.ndarray, *, seed: int, settings: ProbeSettings = ProbeSettings()
-) -> Probe:
+def train_probe(features: np.ndarray, same: np.ndarray, *, seed: int) -> Probe:
   """Trains a probe with Adam on batches drawn with replacement, both kinds equally often."""
   mean, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
   x, y = (features - mean) / scale, same.astype(np.float32)
   kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
   random = np.random.default_rng([seed, 5])
-  half = settings.batch_size // 2
-  order = np.concatenate([random.choice(kind, (settings.steps, half)) for kind in kinds], axis=1)
+  half = _TRAINING.batch_size // 2
+  order = np.concatenate([random.choice(kind, (_STEPS, half)) for kind in kinds], axis=1)
   first, last = jax.random.split(jax.random.key(seed))
   width = x.shape[1]
   params = {
-    'w1': jax.random.normal(first, (width, settings.hidden)) * (2 / width) ** 0.5,
-    'b1': jnp.zeros(settings.hidden),
-    'w2': jax.random.normal(last, (settings.hidden,)) * (1 / settings.hidden) ** 0.5,
+    'w1': jax.random.normal(first, (width, _HIDDEN)) * (2 / width) ** 0.5,
+    'b1': jnp.zeros(_HIDDEN),
+    'w2': jax.random.normal(last, (_HIDDEN,)) * (1 / _HIDDEN) ** 0.5,
     'b2': jnp.zeros(())}
-  config = TrainConfig(
-    steps=settings.steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
-    warmup_steps=0, schedule='constant', weight_decay=settings.weight_decay, clip_norm=math.inf,
-    log_every=settings.steps)
-  adam = Adam.of(config)
+  adam = Adam.of(_TRAINING)
 
   def loss(params, memory, batch, key):
     mean = optax.sigmoid_binary_cross_entropy(_logits(params, batch['x']), batch['y']).mean()
     return mean, (memory, {'loss': (mean, jnp.ones(()))})
 
   params, _ = run_unsaved(Stage(
-    name=f'coref probe {seed}', config=config, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
+    name=f'coref probe {seed}', config=_TRAINING, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
     init_state=lambda: TrainState.fresh(params, adam),
     step=BoundStep(jax.jit(make_update(loss, adam)), seed),
     batches=lambda begin: ({'x': x[rows], 'y': y[rows]} for rows in order[begin:]),
-    batch_name=lambda step: f'draw {step}', work_per_step=settings.batch_size,
+    batch_name=lambda step: f'draw {step}', work_per_step=_TRAINING.batch_size,
     work_unit='pairs'), log=lambda line: None)
   return Probe(params, mean, scale)
 
 
 def probe_winogender(
   model: Scorable, train: Sequence[MentionPair], test: Sequence[MentionPair],
-  sentences: Sequence[Sentence], *, seeds: Sequence[int] = range(5),
-  settings: ProbeSettings = ProbeSettings(), log: Callable[[str], None] = lambda line: None,
+  sentences: Sequence[Sentence], *, seeds: Sequence[int],
+  log: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
   """Trains a probe for each seed and asks it about WinoGender's sentences."""
   log(f'[coref probe] states of {len(train)} + {len(test)} pairs')
@@ -492,12 +485,8 @@ def probe_winogender(
           for name, pairs in (('train', train), ('test', test))}
   found, quality = [], []
   for seed in seeds:
-    probe = train_probe(sets['train'], same['train'], seed=seed, settings=settings)
-    said = probe(sets['test']) > 0.5
-    hits = int((said & same['test']).sum())
-    total = int(said.sum() + same['test'].sum())
-    quality.append({'f1': 2 * hits / total if total else None,
-                    'accuracy': float((said == same['test']).mean()), 'n': len(test)})
+    probe = train_probe(sets['train'], same['train'], seed=seed)
+    quality.append(_quality(probe(sets['test']) > 0.5, same['test']) | {'n': len(test)})
     found.append(probe(asked))
     log(f"[coref probe] seed {seed}: F1 {quality[-1]['f1']:.3f} on {len(test)} pairs")
   return found, quality

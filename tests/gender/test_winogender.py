@@ -11,7 +11,6 @@ from fairjax.gender import winogender
 from fairjax.gender.persons import Professions
 from fairjax.gender.scored_models import TokenFeatures, open_language_model
 from fairjax.gender.winogender import (
-  ProbeSettings,
   likelihood,
   probe_winogender,
   pronoun_shares,
@@ -273,24 +272,21 @@ def test_the_probe_learns_what_can_be_learned_and_nothing_else():
   a, b = random.normal(size=(2, 1200, 4)).astype(np.float32)
   features = np.concatenate([a, b, a * b], axis=1)
   same = (a * b).sum(axis=1) > 0
-  settings = ProbeSettings(hidden=32, steps=400, batch_size=128)
-  probe = train_probe(features[:1000], same[:1000], seed=0, settings=settings)
+  probe = train_probe(features[:1000], same[:1000], seed=0)
   assert ((probe(features[1000:]) > 0.5) == same[1000:]).mean() > 0.9
-  again = train_probe(features[:1000], same[:1000], seed=0, settings=settings)
+  again = train_probe(features[:1000], same[:1000], seed=0)
   np.testing.assert_array_equal(again(features), probe(features))
-  other = train_probe(features[:1000], same[:1000], seed=1, settings=settings)
+  other = train_probe(features[:1000], same[:1000], seed=1)
   assert np.abs(other(features) - probe(features)).max() > 1e-3
   noise = random.permutation(same)
-  blind = train_probe(features[:1000], noise[:1000], seed=0, settings=settings)
+  blind = train_probe(features[:1000], noise[:1000], seed=0)
   assert ((blind(features[1000:]) > 0.5) == noise[1000:]).mean() < 0.65
 
 
 def test_the_probe_answers_for_every_sentence_and_seed(sentences, tmp_path):
   winobias(tmp_path)
   train, test = (read_mention_pairs(tmp_path, split) for split in ('train', 'test'))
-  found, quality = probe_winogender(
-    Talker(), train, test, sentences, seeds=(0, 1),
-    settings=ProbeSettings(hidden=8, steps=100, batch_size=16))
+  found, quality = probe_winogender(Talker(), train, test, sentences, seeds=(0, 1))
   assert len(found) == 2 and all(p.shape == (36,) and (0 <= p).all() for p in found)
   assert all((p <= 1).all() for p in found)
   # The probe knows that "he" is the smith and "she" the weaver: all that these pairs teach.
@@ -309,8 +305,7 @@ def test_the_probe_is_asked_about_mentions_of_the_form_that_it_learned(
     return own(model, texts, spans)
 
   monkeypatch.setattr(winogender, 'pair_features', features)
-  probe_winogender(Talker(), pairs, pairs, sentences, seeds=(0,),
-                   settings=ProbeSettings(hidden=4, steps=2, batch_size=4))
+  probe_winogender(Talker(), pairs, pairs, sentences, seeds=(0,))
   assert {m.partition(' ')[0].lower() for mentions in asked for m in mentions} == {'the'}
   assert asked[2] == [f'{"The" if s.text.startswith("The " + s.occupation) else "the"} '
                       f'{s.occupation}' for s in sentences]

@@ -245,9 +245,9 @@ class GenderSubspace:
   missing: tuple[tuple[str, str, tuple[str, ...]], ...]
   agreeing: int  # pairs whose female word is above its male one on g
 
-  def bias(self, units: np.ndarray) -> np.ndarray:
-    """b(v) = w . g (Y-06): `[...]` float64 in [-1, 1] of vectors `[..., D]` of length 1."""
-    return np.clip(units @ self.direction, -1, 1)
+  def bias(self, unit: np.ndarray) -> float:
+    """b(v) = w . g (Y-06), in [-1, 1], of a vector `[D]` of length 1."""
+    return float(np.clip(unit @ self.direction, -1, 1))
 
   def to_dict(self) -> dict[str, Any]:
     """Fields as plain JSON types, without the direction."""
@@ -410,18 +410,6 @@ def _plain(word: str) -> str:
   return word.lower().replace('_', ' ').replace('-', ' ')
 
 
-def bias_table(
-  words: Sequence[str], direction: np.ndarray, before: WordVectors, after: Debiased,
-) -> list[Mapping[str, Any]]:
-  """Bias b of words before and after, most male first; words that the file lacks are left out."""
-  rows = [{
-    'word': word, 'spelled': before.spelled[word],
-    'bias': float(np.clip(before.unit(word) @ direction, -1, 1)),
-    'bias_debiased': float(np.clip(after.vectors.unit(word) @ direction, -1, 1)),
-    'gender_specific': after.is_specific(word)} for word in words if word in before]
-  return sorted(rows, key=lambda row: row['bias'])
-
-
 @dataclasses.dataclass(frozen=True)
 class GenderedEmbedding:
   """What the measures need of an embedding."""
@@ -442,10 +430,14 @@ class GenderedEmbedding:
             for row in self.table()}
 
   def table(self) -> list[dict[str, Any]]:
-    """Bias b of the professions, before and after, most male first; with scores of the list."""
-    names = self.professions.professions
-    rows = bias_table(list(names), self.subspace.direction, self.vectors, self.debiased)
-    return [{**row, **names[row['word']].scores} for row in rows]
+    """Bias b of the professions that the file has, before and after, most male first."""
+    rows = [{
+      'word': name, 'spelled': self.vectors.spelled[name],
+      'bias': self.subspace.bias(self.vectors.unit(name)),
+      'bias_debiased': self.subspace.bias(self.debiased.vectors.unit(name)),
+      'gender_specific': self.debiased.is_specific(name), **profession.scores}
+      for name, profession in self.professions.professions.items() if name in self.vectors]
+    return sorted(rows, key=lambda row: row['bias'])
 
   def to_dict(self) -> dict[str, Any]:
     """Everything, as plain JSON types."""
