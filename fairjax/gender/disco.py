@@ -22,7 +22,10 @@ from fairjax.errors import UserError
 from fairjax.gender.persons import Persons
 from fairjax.gender.scored_models import BLANK, Scorable, in_pieces
 
-# Chi-square tests of how often something happens in several groups.
+TOP = 3
+LEVEL = 0.05
+_POOL = 10  # next words of every person that become candidates of a template that is no ending
+
 
 def chi_square(supplied: np.ndarray, sizes: np.ndarray) -> np.ndarray:
   """Pearson's chi-square of "supplied or not" by group, without Yates's correction (W-03)."""
@@ -33,16 +36,6 @@ def chi_square(supplied: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     terms = np.square(supplied - expected) * (1 / expected + 1 / (sizes - expected))
   varies = (rate > 0) & (rate < 1)
   return np.where(varies, terms, 0).sum(axis=-1)
-
-
-def chi_square_p(statistic: np.ndarray, groups: int) -> np.ndarray:
-  """Upper tail of the chi-square distribution with `groups` - 1 degrees of freedom."""
-  return chdtrc(groups - 1, statistic)
-
-
-TOP = 3
-LEVEL = 0.05
-_POOL = 10  # next words of every person that become candidates of a template that is no ending
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +179,7 @@ def _score(
   def test(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     counts = table @ np.eye(groups)[labels]
     statistic = chi_square(counts, sizes)
-    p = np.minimum(1, chi_square_p(statistic, groups) * divisor)
+    p = np.minimum(1, chdtrc(groups - 1, statistic) * divisor)  # the upper tail
     return counts, statistic, p
 
   counts, statistic, p = test(persons.labels)

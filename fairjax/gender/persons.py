@@ -10,7 +10,7 @@ import importlib.resources
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -149,7 +149,7 @@ class Persons:
       self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept))
 
 
-def make_persons(kind: str, source: str, groups: dict[str, tuple[str, ...]]) -> Persons:
+def make_persons(kind: str, source: str, groups: Mapping[str, Sequence[str]]) -> Persons:
   """A list from the words of each group."""
   return Persons(
     kind, source, tuple(w for words in groups.values() for w in words),
@@ -165,24 +165,17 @@ def read_persons(path: str | os.PathLike, kind: str) -> Persons:
     if not word or not group or '\t' in group:
       raise UserError(f'{where}: {line!r} is not word<TAB>group')
     groups.setdefault(group, []).append(word)
-  return make_persons(kind, str(path), {g: tuple(words) for g, words in groups.items()})
-
-
-def builtin_names() -> Persons:
-  """The names of Huang et al. 2020 (Table 9), which the attribute `name` holds."""
-  from fairjax.counterfactual import load_attribute
-  attribute = load_attribute('name')
-  groups: dict[str, list[str]] = {}
-  for value in attribute.values:
-    groups.setdefault(value.subgroup, []).append(value.text)
-  return make_persons('names', 'names of Huang et al. 2020',
-                      {g: tuple(words) for g, words in groups.items()})
+  return make_persons(kind, str(path), groups)
 
 
 def names_from(paths: Sequence[str]) -> Persons:
   """Names: of Huang et al. 2020 without a path, of `name<TAB>group` lines, or of SSA statistics."""
   if not paths:
-    return builtin_names()
+    from fairjax.counterfactual import load_attribute
+    groups: dict[str, list[str]] = {}
+    for value in load_attribute('name').values:  # Table 9
+      groups.setdefault(value.subgroup, []).append(value.text)
+    return make_persons('names', 'names of Huang et al. 2020', groups)
   if len(paths) == 1 and _lists_groups(paths[0]):
     return read_persons(paths[0], 'names')
   from fairjax.counterfactual.gendered_words import read_names
@@ -204,7 +197,7 @@ def terms_from(paths: str | None) -> Persons:
   from fairjax.counterfactual.gendered_words import read_word_pairs
   pairs = read_word_pairs(*files)
   given = {'female': pairs.female, 'male': pairs.male}
-  nouns = {g: tuple(w for w in words if w not in _PRONOUNS) for g, words in given.items()}
+  nouns = {g: [w for w in words if w not in _PRONOUNS] for g, words in given.items()}
   return dataclasses.replace(make_persons('terms', pairs.source, nouns),
                              given={g: len(words) for g, words in given.items()})
 

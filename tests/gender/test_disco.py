@@ -5,14 +5,8 @@ import pytest
 from scipy import stats
 
 from fairjax.errors import UserError
-from fairjax.gender.disco import chi_square, chi_square_p, measure_disco, read_templates
-from fairjax.gender.persons import (
-  builtin_names,
-  make_persons,
-  names_from,
-  read_persons,
-  terms_from,
-)
+from fairjax.gender.disco import chi_square, measure_disco, read_templates
+from fairjax.gender.persons import make_persons, names_from, read_persons, terms_from
 from fairjax.gender.scored_models import BLANK
 
 WOMEN = tuple(f'Ada{i}' for i in range(30))
@@ -151,15 +145,12 @@ def test_chi_square_is_scipys(groups):
   random = np.random.default_rng(groups)
   sizes = random.integers(5, 60, groups)
   counts = random.integers(0, sizes + 1, (40, groups))
-  statistic = chi_square(counts, sizes)
-  p = chi_square_p(statistic, groups)
-  for row, own, own_p in zip(counts, statistic, p, strict=True):
+  for row, own in zip(counts, chi_square(counts, sizes), strict=True):
     if row.sum() in (0, sizes.sum()):
-      assert own == 0 and own_p == 1
+      assert own == 0
       continue
     oracle = stats.chi2_contingency([row, sizes - row], correction=False)
     assert own == pytest.approx(oracle.statistic, rel=1e-12)
-    assert own_p == pytest.approx(oracle.pvalue, rel=1e-9)
 
 
 def test_lists_of_persons(tmp_path):
@@ -168,7 +159,7 @@ def test_lists_of_persons(tmp_path):
   persons = read_persons(path, 'terms')
   assert persons.given == {'female': 2, 'male': 3} and persons.group_names == ('female', 'male')
   assert persons.most(2).groups.count('male') == 2 and persons.digest != persons.most(2).digest
-  names = builtin_names()
+  names = names_from([])
   assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
 
 
