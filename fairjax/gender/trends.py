@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from fairjax.measure.correlation import pearson, spearman
-
-_Z = 1.959963984540054  # 97.5 % point of the normal distribution
+from fairjax.measure.estimates import Z
 
 
 def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, fl
   """95 % interval of r of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3)))."""
   if abs(r) >= 1:
     return r, r
-  half = _Z * math.sqrt(factor / (n - 3))
+  half = Z * math.sqrt(factor / (n - 3))
   return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 

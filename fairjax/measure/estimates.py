@@ -10,6 +10,7 @@ import numpy as np
 from fairjax.errors import UserError
 
 LEVEL = 0.05  # of every test
+Z = 1.959963984540054  # quantile of the normal distribution for a two-sided 95 % interval
 TIE = 1e-11  # rounding: distances that differ by less count as equal
 WITHIN, ABOVE = 'within noise', 'above noise'  # the two verdicts
 
@@ -192,10 +193,9 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 
 def wilson(share: float, count: float) -> tuple[float, float]:
   """95 % Wilson interval of a share of `count` trials."""
-  z = 1.959963984540054
-  centre = (share + z ** 2 / (2 * count)) / (1 + z ** 2 / count)
-  half = z * math.sqrt(share * (1 - share) / count + z ** 2 / (4 * count ** 2)) / (
-    1 + z ** 2 / count)
+  centre = (share + Z ** 2 / (2 * count)) / (1 + Z ** 2 / count)
+  half = Z * math.sqrt(share * (1 - share) / count + Z ** 2 / (4 * count ** 2)) / (
+    1 + Z ** 2 / count)
   return max(0.0, float(centre - half)), min(1.0, float(centre + half))
 
 

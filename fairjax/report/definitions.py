@@ -189,15 +189,15 @@ def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, An
 
 def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
   """A metric of one scorer in words: value, floor and n."""
-  found = None if measures is None else measures.get(key)
-  if found is None and measures is not None and key == 'pairs_below':
-    found = measures['individual_fairness'].get(key)
-  if found is None:
+  if measures is None:
     return None
   if key == 'pairs_below':
     return ', '.join(f'{100 * share:.1f} % ' + ('within noise' if name == 'floor'
                                                 else f'below {name}')
-                     for name, share in found.items())
+                     for name, share in measures['individual_fairness'][key].items())
+  found = measures.get(key)
+  if found is None:
+    return None
   n = span(found['n_min'], found['n_max'])
   count = f", {found['count']} a template" if 'count' in found else ''
   return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "

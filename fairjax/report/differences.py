@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.measure.estimates import format_estimate
+from fairjax.measure.estimates import Z, format_estimate
 from fairjax.report.document import Document, Part, Section, Table, Text, number, span
 
 SCHEMA = 3  # of report.json, as in report.schema.json
-_Z = 1.959963984540054  # normal quantile of a two-sided 95 % interval
 FAIRNESS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 
 
@@ -194,7 +193,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
   change = (second['value'] - second['null_mean']) - (first['value'] - first['null_mean'])
   noise = None
   if all(e['std_error'] is not None for e in pair):
-    noise = math.hypot(*(max(_Z * e['std_error'], e['null_p95'] - e['null_mean']) for e in pair))
+    noise = math.hypot(*(max(Z * e['std_error'], e['null_p95'] - e['null_mean']) for e in pair))
   if all(e['within_floor'] for e in pair):
     verdict = 'both within noise'
   elif noise is None:
@@ -225,7 +224,7 @@ def _notes(
     if values[0] != values[1]:
       lines.append(f'The {words} differ: {_flat(values[0])} and {_flat(values[1])}.')
   used = [list(side[0]['measures']['scorers']) for side in sides]
-  for name, own, other in ((names[0], used[0], used[1]), (names[1], used[1], used[0])):
+  for name, own, other in zip(names, used, used[::-1], strict=True):
     only = [s for s in own if s not in other]
     if only:
       lines.append(f"Only {name} was measured with {', '.join(only)}: not shown.")

@@ -22,6 +22,7 @@ from fairjax.report.document import replace_control
 METHOD_COLOURS = {
   'baseline': '#555555', 'extended_baseline': '#999999', 'embedding': '#0072B2',
   'sentiment': '#D55E00', 'random_projection': '#E69F00'}
+FLOOR = {'facecolor': 'none', 'edgecolor': '#AAAAAA', 'hatch': '////'}
 OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
 _MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^',
             'random_projection': 'P'}
@@ -230,8 +231,7 @@ def _fairness_panel(axis, estimates, models, methods, colours) -> None:
       continue
     axis.bar(x, estimate['value'], 0.62, color=colours[method], yerr=estimate['std_error'],
              error_kw={'linewidth': 0.9, 'capsize': 2})
-    axis.bar(x, estimate['null_p95'], 0.86, facecolor='none', edgecolor='#AAAAAA', hatch='////',
-             linewidth=0.8)
+    axis.bar(x, estimate['null_p95'], 0.86, linewidth=0.8, **FLOOR)
     axis.hlines(estimate['null_mean'], x - 0.43, x + 0.43, color='black', linewidth=1)
     top = max(estimate['value'] + (estimate['std_error'] or 0.0), estimate['null_p95'])
     axis.annotate(f'{estimate["value"]:.3f}', (x, top), xytext=(0, 2), textcoords='offset points',
@@ -278,7 +278,7 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
 def _floor_legend() -> tuple[list, list[str]]:
   """Legend entries of the floor and the whisker."""
   from matplotlib.lines import Line2D
-  band = pyplot().Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
+  band = pyplot().Rectangle((0, 0), 1, 1, **FLOOR)
   return ([band, Line2D([], [], color='black', linewidth=1),
            Line2D([], [], color='black', marker='|', linestyle='none', markersize=9)],
           ['up to the floor (95th percentile by chance)', 'expected by chance', 'standard error'])

@@ -4,7 +4,6 @@ One row a model; beside every number the noise that a reader must know: n, an in
 number would be if nothing were there (its floor, or its control).
 """
 
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,16 @@ from typing import Any
 from fairjax.files import atomic_write, write_json
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
+from fairjax.report.differences import FAIRNESS
 from fairjax.report.document import Table
 
-_COLUMNS = {
-  'individual_fairness': 'I.F.', 'group_fairness': 'G.F.', 'disco_names': 'DisCo Names',
-  'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r', 'winogender_difference':
-  'she less he, r', 'perplexity': 'PPL', 'semantic_similarity_c': 'S.S.c'}
+_COLUMNS = FAIRNESS | {
+  'disco_names': 'DisCo Names', 'disco_terms': 'DisCo Terms', 'winogender': 'WinoGender r',
+  'winogender_difference': 'she less he, r', 'perplexity': 'PPL', 'semantic_similarity_c': 'S.S.c'}
+_UNITS = dict.fromkeys(FAIRNESS, 'samples of a template and value') | {
+  'disco_names': 'persons', 'disco_terms': 'persons', 'winogender': 'professions',
+  'winogender_difference': 'professions', 'perplexity': 'words',
+  'semantic_similarity_c': 'continuations'}  # of n
 _NOTES = {
   'individual_fairness': 'I.F., G.F. ± standard error (floor: the largest value expected by '
   'chance alone at this n, 95th percentile); nearer to 0 is better',
@@ -49,7 +52,7 @@ def compare_mitigations(
 
 def _measured(row: ModelRow, scorer: str) -> dict[str, Any]:
   found: dict[str, Any] = {}
-  for name in ('individual_fairness', 'group_fairness'):
+  for name in FAIRNESS:
     estimate = row.estimate(scorer, name)
     found[name] = None if estimate is None else {
       k: estimate[k] for k in ('value', 'std_error', 'null_mean', 'null_p95', 'within_floor')} | {
@@ -87,7 +90,7 @@ def mitigations_table(found: Mapping[str, Any]) -> Table:
 def _cell(column: str, value: Mapping[str, Any] | None) -> str:
   if value is None or value['value'] is None:
     return '\u2013'
-  if column in ('individual_fairness', 'group_fairness'):
+  if column in FAIRNESS:
     return format_estimate(value, digits=3, error=True, named=False)
   if column.startswith('disco'):
     return f"{value['value']:.2f} ({value['control']:.2f})"
@@ -109,11 +112,7 @@ def mitigations_markdown(found: Mapping[str, Any]) -> str:
     numbers = sorted({v['n'] for v in values})
     if values:
       n = f'{numbers[0]:,}' + (f' to {numbers[-1]:,}' if len(numbers) > 1 else '')
-      unit = {'individual_fairness': 'samples of a template and value',
-              'group_fairness': 'samples of a template and value', 'perplexity': 'words',
-              'winogender': 'professions', 'winogender_difference': 'professions'}.get(
-        column, 'persons' if column.startswith('disco') else 'continuations')
-      lines.append(f'- {label}: n = {n} {unit}')
+      lines.append(f'- {label}: n = {n} {_UNITS[column]}')
     elif column in found['absent']:
       lines.append(f"- {label}: not measured: {found['absent'][column]}")
   lines += [f'- {note}' for column, note in _NOTES.items()
@@ -126,7 +125,7 @@ def mitigations_markdown(found: Mapping[str, Any]) -> str:
 def write_mitigations(folder: str | os.PathLike, found: Mapping[str, Any]) -> pathlib.Path:
   """Writes `mitigations.json` and `mitigations.md`; returns the path of the latter."""
   folder = pathlib.Path(folder)
-  write_json(folder / 'mitigations.json', json.loads(json.dumps(found)))
+  write_json(folder / 'mitigations.json', found)
   path = folder / 'mitigations.md'
   with atomic_write(path) as file:
     file.write(mitigations_markdown(found).encode('utf-8'))

@@ -22,9 +22,10 @@ import numpy as np
 
 from fairjax.errors import UserError, unknown_name
 from fairjax.measure import Generations, wasserstein_1
-from fairjax.report.comparison import ModelRow
+from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.differences import FAIRNESS
 from fairjax.report.figures import (
+  FLOOR,
   OTHER_COLOURS,
   drawing,
   plain,
@@ -154,15 +155,14 @@ def plot_models(
           x = group + (place - (len(names) - 1) / 2) * width
           axis.bar(x, estimate['value'], 0.9 * width, color=palette[place % len(palette)],
                    yerr=estimate['std_error'], error_kw={'linewidth': 0.9})
-          axis.bar(x, estimate['null_p95'], 0.9 * width, facecolor='none', edgecolor='#AAAAAA',
-                   hatch='////', linewidth=0.8)
+          axis.bar(x, estimate['null_p95'], 0.9 * width, linewidth=0.8, **FLOOR)
       axis.set_xticks(range(len(attributes)), [plain(a) for a in attributes])
       axis.set_title(f'{FAIRNESS[measure]}, scorer {plain(scorer)}')
       axis.set_ylim(bottom=0)
     axes[0][0].set_ylabel('Wasserstein-1 distance')
     patches = [plt.Rectangle((0, 0), 1, 1, color=palette[i % len(palette)])
                for i in range(len(names))]
-    floor = plt.Rectangle((0, 0), 1, 1, facecolor='none', edgecolor='#AAAAAA', hatch='////')
+    floor = plt.Rectangle((0, 0), 1, 1, **FLOOR)
     figure.legend([*patches, floor], [*map(plain, names), 'floor (95th percentile by chance)'],
                   loc='outside lower center', ncols=len(names) + 1, frameon=False)
     return save_figure(figure, path)
@@ -181,7 +181,7 @@ def _cell(generations: Generations, template: int | str, value: str) -> np.ndarr
 
 def _check(scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
   """Refuses scorers that no model has."""
-  known = {s for row in rows if row.measures for s in row.measures['scorers']}
+  known = scorer_names(rows)
   for scorer in scorers:
     if scorer not in known:
       raise unknown_name('scorer', scorer, known)

@@ -18,6 +18,7 @@ from fairjax.config import BASELINE, Config
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.measure.content import content_options
+from fairjax.measure.estimates import Z
 from fairjax.run.job import PreparedBatches, load_run_scorer
 from fairjax.run.results import Run, open_run
 from fairjax.run.workdir import Model
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 # which half of the reduction at step 0 is left. Webster et al. 2020, section 6, ask how well
 # mitigations resist re-learning; this is the same question of a language model on biased text.
 
-_Z = 1.959963984540054  # 97.5 % point of the normal distribution
 _DRAWS = 2000
 
 
@@ -44,7 +44,7 @@ def half_life(
   # early) and read off by straight lines between the points. The interval comes from draws of all
   # values from normal distributions with the given standard errors.
   steps_, values_, errors_ = (np.asarray(x, np.float64) for x in (steps, values, errors))
-  half = _Z * math.hypot(errors_[0], baseline_error)
+  half = Z * math.hypot(errors_[0], baseline_error)
   reduction = float(baseline - values_[0])
   rng = np.random.default_rng([seed, 0x4A1F])
   drawn = values_ + errors_ * rng.standard_normal((draws, len(values_)))

@@ -16,6 +16,7 @@ from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.gender.fair_generation.completions import ProfessionList, read_professions
 from fairjax.inputs import open_input
+from fairjax.measure.estimates import Z
 from fairjax.progress import Progress
 from fairjax.tables import read_list
 
@@ -559,6 +560,6 @@ def _correlation(first: list[float], second: list[float]) -> dict[str, Any] | No
     return None
   from scipy.stats import spearmanr
   rho, n = float(spearmanr(first, second).statistic), len(first)
-  half = 1.959963984540054 * np.sqrt((1 + rho**2 / 2) / (n - 3))  # Bonett and Wright 2000
+  half = Z * np.sqrt((1 + rho**2 / 2) / (n - 3))  # Bonett and Wright 2000
   return {'spearman': rho, 'n': n, 'low': float(np.tanh(np.arctanh(min(rho, 1 - 1e-12)) - half)),
           'high': float(np.tanh(np.arctanh(max(rho, -1 + 1e-12)) + half))}
