@@ -87,17 +87,13 @@ class _StoredScorer:
 
 
 def collect_distributions(
-  generations: Generations, scores: Mapping[str, np.ndarray], *, coupled: bool = True,
-  most: int = MOST_SAMPLES,
+  generations: Generations, scores: Mapping[str, np.ndarray], *, coupled: bool,
 ) -> Distributions:
   """Collects the distributions of one model from its R records and `[R]` scores by scorer."""
-  # `coupled` False ignores that sample numbers are equal. Of a prefix `most` samples keep their
-  # texts; histograms and means are over all.
+  # `coupled` is that of the measures. Of a prefix `MOST_SAMPLES` samples keep their texts;
+  # histograms and means are over all.
   index = generations.cells()
-  if coupled:
-    coupled = generations.sample is not None and all(
-      generations.sample_scores(column).coupled for column in scores.values())
-  kept = [[cell[:most] for cell in row] for row in index]
+  kept = [[cell[:MOST_SAMPLES] for cell in row] for row in index]
   numbers = [generations.sample[row[0]].tolist() for row in kept] if coupled else None
   prefixes = sorted({(repr(generations.templates[t]), int(v), p) for t, v, p in zip(
     generations.template_index, generations.value_index, generations.prefixes, strict=True)})
@@ -141,7 +137,7 @@ def make_page(
     'scorers': scorer_names(rows), 'models': [row.name for row in rows],
     'values': measured['values'] if measured else [],
     'templates': list(map(str, measured['templates'])) if measured else [],
-    'noise_rule': _noise_rule(measured)}
+    'noise_rule': _noise_rule(measured), 'examples': _examples(rows, distributions)}
 
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
@@ -240,16 +236,15 @@ def _variable_parts(
   strings: dict[str, int] = {}
   scorers = scorer_names(rows)
   return {
-    'examples': _examples(rows, distributions), 'pairs': [first[p] for p in pairs],
+    'pairs': [first[p] for p in pairs],
     'cells': [[_cells(row, scorer, pairs) for row in rows] for scorer in scorers],
     'most': [max((max(map(max, row.scorer(scorer)['cells']['distance'])) for row in rows
                   if row.scorer(scorer)), default=0.0) or 1.0 for scorer in scorers],
     'histograms': [[_histograms(distributions.get(row.name), scorer, chosen) for row in rows]
                    for scorer in scorers],
     'distributions': [_sentences(distributions.get(row.name), scorers, chosen, samples, strings)
-                 for row in rows],
-    'strings': list(strings), 'no_sentences':
-      'No sentence of this template fits into this page; the generations hold them.'}
+                      for row in rows],
+    'strings': list(strings)}
 
 
 def _examples(rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]) -> list[str]:

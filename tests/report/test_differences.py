@@ -38,7 +38,7 @@ def write(folder, models, scorers=SCORERS, change=None):
                          measures=measure_records(records, ATTRIBUTE, scorers, permutations=99)))
     generations = read_generations(records, ATTRIBUTE)
     distributions[name] = collect_distributions(
-      generations, {s.name: score_records(records, s) for s in scorers})
+      generations, {s.name: score_records(records, s) for s in scorers}, coupled=True)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     write_report(folder / 'report', rows=rows, attribute='colour', distributions=distributions)

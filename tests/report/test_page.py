@@ -20,7 +20,7 @@ from test_report import ATTRIBUTE, SCORERS, make_records
 from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
 from fairjax.report import ModelRow, write_report
 from fairjax.report.document import Document, Section, Text
-from fairjax.report.page import BINS, collect_distributions, embed, make_page
+from fairjax.report.page import BINS, MOST_SAMPLES, collect_distributions, embed, make_page
 from fairjax.report.sections import curve_table
 
 EVIL = ('</script><script>window.evil = 1</script><img src=x onerror="window.evil = 1"> {{data}} '
@@ -54,7 +54,7 @@ def measured(name, method, bias, weight=None, samples=24, spoil=None):
   generations = read_generations(records, ATTRIBUTE)
   scores = {scorer.name: score_records(records, scorer) for scorer in BOTH}
   return (ModelRow(name, method, weight, measures=measures),
-          collect_distributions(generations, scores), records)
+          collect_distributions(generations, scores, coupled=True), records)
 
 
 @pytest.fixture(scope='module')
@@ -200,15 +200,16 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
   shuffled = [records[i] for i in rng.permutation(len(records))]
   generations = read_generations(shuffled, ATTRIBUTE)
   scores = {'vader': score_records(shuffled, VaderScorer())}
-  found = collect_distributions(generations, scores, most=5)
-  assert found.coupled and found.numbers == [[0, 1, 2, 3, 4]] * 2
+  found = collect_distributions(generations, scores, coupled=True)
+  assert found.coupled and found.numbers == [[*range(MOST_SAMPLES)]] * 2
   for t in range(2):
     for a, value in enumerate(ATTRIBUTE.values):
       cell = sorted((r for r in records if (r['template'], r['value']) == (t, value.text)),
                     key=lambda r: r['sample'])
-      assert found.texts[t][a] == [(r['prefix'], r['continuation']) for r in cell[:5]]
+      assert found.texts[t][a] == [(r['prefix'], r['continuation']) for r in cell[:MOST_SAMPLES]]
       all_scores = score_records(cell, VaderScorer())
-      assert found.scores['vader'][t][a] == all_scores[:5].tolist()
+      assert found.scores['vader'][t][a] == all_scores[:MOST_SAMPLES].tolist()
+      assert len(cell) > MOST_SAMPLES
       expected = np.histogram(all_scores, BINS, (0, 1))[0]
       assert found.histograms['vader'][t, a].tolist() == expected.tolist()
       assert found.means['vader'][t, a] == pytest.approx(all_scores.mean(), rel=1e-12)
@@ -219,7 +220,7 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
     assert found.errors['vader'][a] == pytest.approx(error / sum(map(len, cells)), rel=1e-12)
   assert found.prefixes == distributions.prefixes
   other = [r | {'prefix': r['prefix'] + '!'} for r in records]
-  found = collect_distributions(read_generations(other, ATTRIBUTE), {})
+  found = collect_distributions(read_generations(other, ATTRIBUTE), {}, coupled=True)
   assert found.prefixes != distributions.prefixes
   free = collect_distributions(generations, scores, coupled=False)
   assert not free.coupled and free.numbers is None and free.texts[0][0] == distributions.texts[0][0]

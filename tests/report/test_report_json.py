@@ -24,7 +24,8 @@ def report(tmp_path_factory):
     records[name] = make_records(0.4, samples=20)
     measures = measure_records(records[name], ATTRIBUTE, scorers, permutations=39)
     rows.append(ModelRow(name, method, weight, ppl, ppl, measures))
-    distributions[name] = collect_distributions(read_generations(records[name], ATTRIBUTE), {})
+    distributions[name] = collect_distributions(
+      read_generations(records[name], ATTRIBUTE), {}, coupled=True)
   rows.append(ModelRow('unmeasured', 'sentiment', 1.0))
   folder = tmp_path_factory.mktemp('json')
   config = {'sentiment': {'scorer': 'opinion'}, 'measure': {'scorers': ['opinion', 'vader']}}

@@ -233,7 +233,8 @@ function histogram(title, counts, mean, most, side) {
 function sentences(distributions, t, sides, names, n) {
   const scores = distributions.scores[STATE.scorer], rows = sides.map(a => distributions.texts[t][a]);
   const size = Math.min(...rows.map(r => r.length));
-  if (!size) return [el('h4', {}, 'Sentences'), el('p', {class: 'note'}, DATA.no_sentences)];
+  if (!size) return [el('h4', {}, 'Sentences'), el('p', {class: 'note'},
+    'No sentence of this template fits into this page; the generations hold them.')];
   const items = Array.from({length: size}, (_, i) => i);
   const value = (side, i) => scores ? scores[t][sides[side]][i] : null;
   const gap = i => scores ? Math.abs(value(0, i) - value(1, i)) : 0;
