@@ -253,8 +253,8 @@ def _finetune(options: argparse.Namespace) -> None:
   result = measure_resilience(
     options.model, options.stsb, options.output, professions=options.professions,
     column=options.column, freezes=options.freeze.split(','), points=options.points,
-    restarts=options.restarts, seed=options.seed, curve_templates=options.curve_templates,
-    log=log_line, recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
+    restarts=options.restarts, curve_templates=options.curve_templates, log=log_line,
+    recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
   plot_resilience(pathlib.Path(options.output) / 'resilience', runs=result['runs'])
   print_result(options, result, format_finetune)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.gender.scored_models import Scorable, default_recipe, open_learner
+from fairjax.gender.scored_models import Scorable, open_learner
 from fairjax.gender.trends import correlation, fit_line, over_restarts
 from fairjax.inputs import PICKLE, open_input
 from fairjax.measure.estimates import wilson
@@ -221,15 +221,14 @@ def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray) -> dict[str, A
 
 def measure_bios(
   model: str | os.PathLike | Scorable, data: str | os.PathLike, *, mode: str = 'full',
-  name: str = 'baseline', recipe: Recipe | None = None, restarts: int = 5, seed: int = 0,
+  name: str = 'baseline', recipe: Recipe, restarts: int = 5,
   folder: str | os.PathLike | None = None, log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10)."""
-  bios = read_bios(data, seed=seed)
+  bios = read_bios(data, seed=recipe.seed)
   train, test = bios.splits['train'], bios.splits['test']
   learner = open_learner(model, labels=bios.names, mode=mode, name=name,
                          max_length=_MAX_LENGTH, log=log)
-  recipe = recipe or default_recipe(mode, seed=seed)
   log(f'[bios] {len(bios.names)} professions, {len(train.texts):,} training and '
       f"{len(test.texts):,} test biographies, splits {'given' if bios.given else 'drawn'}")
   shares = female_shares(train.professions, train.female, len(bios.names))

@@ -32,7 +32,6 @@ from fairjax.pretrained import (
   mlm_logits,
   read_folder,
 )
-from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
 from fairjax.pretrained.models import wide
 from fairjax.vocabulary import Vocabulary
@@ -453,10 +452,3 @@ def open_learner(
   if isinstance(model, str | os.PathLike):
     model = open_language_model(model, model=name, features_only=True)
   return FeatureLearner(model, labels=labels)
-
-
-def default_recipe(mode: str, *, seed: int = 0) -> Recipe:
-  """The recipe of a whole model, or of a head on frozen features."""
-  if mode == 'full':
-    return Recipe(epochs=3, batch_size=32, learning_rate=2e-5, seed=seed)
-  return Recipe(epochs=10, batch_size=32, learning_rate=1e-3, seed=seed)

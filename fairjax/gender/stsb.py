@@ -31,7 +31,7 @@ from fairjax.counterfactual.gendered_words import read_word_pairs
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.gender.persons import COLUMN, Professions, read_professions
-from fairjax.gender.scored_models import Scorable, default_recipe, open_learner
+from fairjax.gender.scored_models import Scorable, open_learner
 from fairjax.gender.trends import correlation, over_restarts
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
@@ -145,15 +145,15 @@ def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
 def measure_stsb(
   model: str | os.PathLike | Scorable, data: str | os.PathLike, *,
   professions: str | os.PathLike, column: str = COLUMN, mode: str = 'full', freeze: str = 'none',
-  name: str = 'baseline', recipe: Recipe | None = None, restarts: int = 5, seed: int = 0,
+  name: str = 'baseline', recipe: Recipe, restarts: int = 5,
   folder: str | os.PathLike | None = None, curve: Sequence[int] = (), curve_templates: int = 0,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Fine-tunes a model on STS-B several times and measures accuracy and correlation (W-07, W-08).
 
-  Restart i has the seed `seed + i`; the same call goes on with what `folder` keeps. At the steps of
-  `curve` (0: a head on the frozen model) both are measured too, with `curve_templates` of the
-  templates, evenly chosen (0: all).
+  Restart i has the seed `recipe.seed + i`; the same call goes on with what `folder` keeps. At the
+  steps of `curve` (0: a head on the frozen model) both are measured too, with `curve_templates` of
+  the templates, evenly chosen (0: all).
   """
   known = read_professions(professions, column=column)
   splits = {split: read_pairs(find_split(data, split)) for split in SPLITS}
@@ -163,7 +163,6 @@ def measure_stsb(
                     'holds one gendered word: nothing can be compared')
   learner = open_learner(model, labels=['similarity'], mode=mode, pairs=True, freeze=freeze,
                          name=name, log=log)
-  recipe = recipe or default_recipe(mode, seed=seed)
   log(f'[stsb] {len(templates)} templates x {len(known.names)} professions x 2; '
       f"{len(splits['train'].first):,} training and {len(splits['dev'].first):,} dev pairs"
       + (f'; without a share, left out: {", ".join(known.missing)}' if known.missing else ''))
@@ -236,7 +235,7 @@ def curve_steps(total: int, points: int) -> tuple[int, ...]:
 def measure_resilience(
   model: str | os.PathLike, data: str | os.PathLike, output: str | os.PathLike, *,
   professions: str | os.PathLike, column: str, freezes: Sequence[str], points: int, recipe: Recipe,
-  restarts: int, seed: int, curve_templates: int, log: Callable[[str], None],
+  restarts: int, curve_templates: int, log: Callable[[str], None],
 ) -> dict[str, Any]:
   """Fine-tunes with several parts frozen and follows accuracy and correlation."""
   freezes = list(freezes)
@@ -256,7 +255,7 @@ def measure_resilience(
     curve = tuple(s for s in steps if s) if freeze == 'all' else steps
     runs.append(measure_stsb(
       model, data, professions=professions, column=column, mode='full', freeze=freeze,
-      recipe=recipe, restarts=restarts, seed=seed, folder=output / f'freeze-{freeze}', curve=curve,
+      recipe=recipe, restarts=restarts, folder=output / f'freeze-{freeze}', curve=curve,
       curve_templates=curve_templates, log=log))
   result = {'task': 'resilience', 'model': runs[0]['model'], 'runs': runs}
   write_json(output / 'resilience.json', result)

@@ -22,7 +22,6 @@ from fairjax.gender.disco import measure_disco, read_templates
 from fairjax.gender.persons import COLUMN, Persons, read_professions
 from fairjax.gender.scored_models import (
   Scorable,
-  default_recipe,
   in_pieces,
   is_encoder,
   open_language_model,
@@ -42,6 +41,7 @@ from fairjax.gender.winogender import (
 )
 from fairjax.inputs import read_text_lines
 from fairjax.pretrained import folder_name
+from fairjax.pretrained.fit import Recipe
 
 # The metrics of several models as one table, shaped as Tables 2 to 5 of Webster et al. 2020.
 
@@ -161,8 +161,8 @@ class Settings:
   stsb: str | None = None  # folder of STS-B
   bios: str | None = None  # file or folder of biographies
   mode: str = ''  # of STS-B and Bios: 'full' or 'frozen'; '': full for BERT and ALBERT
-  epochs: int = 0  # of STS-B and Bios; 0: `default_recipe`
-  learning_rate: float = 0.0  # of STS-B and Bios; 0: the same
+  epochs: int = 0  # of STS-B and Bios; 0: by the mode
+  learning_rate: float = 0.0  # of STS-B and Bios; 0: by the mode
   restarts: int = 5  # seeds of everything that is trained (W-11)
   seed: int = 0  # the first of them
 
@@ -234,12 +234,11 @@ def _measure(
   if metric in ('winogender', 'coref', 'recorded'):
     return _coreference(model, metric, settings, log)
   mode = settings.mode or ('full' if is_encoder(model.folder) else 'frozen')
-  recipe = default_recipe(mode, seed=settings.seed)
-  recipe = dataclasses.replace(recipe, epochs=settings.epochs or recipe.epochs,
-                               learning_rate=settings.learning_rate or recipe.learning_rate)
+  epochs, rate = (3, 2e-5) if mode == 'full' else (10, 1e-3)
   common: dict[str, Any] = {
-    'mode': mode, 'recipe': recipe, 'name': model.name, 'restarts': settings.restarts,
-    'seed': settings.seed, 'folder': folder / metric, 'log': log}
+    'mode': mode, 'name': model.name, 'restarts': settings.restarts, 'folder': folder / metric,
+    'recipe': Recipe(settings.epochs or epochs, 32, settings.learning_rate or rate,
+                     seed=settings.seed), 'log': log}
   if metric == 'stsb':
     return measure_stsb(model.folder, settings.stsb, professions=settings.professions,
                         column=settings.column, **common)

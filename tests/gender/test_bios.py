@@ -5,12 +5,9 @@ import json
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from fairjax.errors import UserError
 from fairjax.gender.bios import SPLIT_SHARES, female_shares, gap_line, gaps, read_bios
-
-pytestmark = pytest.mark.usefixtures('one_device')
 
 
 def entry(profession='nurse', gender='F', text='She helps.', **more):
@@ -134,9 +131,7 @@ def test_gaps_are_those_of_a_slow_loop():
   rng = np.random.default_rng(0)
   labels, predictions = rng.integers(4, size=(2, 300))
   female = rng.random(300) < 0.3
-  shares = np.array([0.2, 0.4, 0.5, 0.8])
-  cells = gaps(labels, predictions, female, 4)
-  for profession, cell in enumerate(cells):
+  for profession, cell in enumerate(gaps(labels, predictions, female, 4)):
     rates = []
     for gender in (True, False):
       asked = [p for y, p, f in zip(labels, predictions, female, strict=True)
@@ -144,10 +139,6 @@ def test_gaps_are_those_of_a_slow_loop():
       rates.append(sum(p == profession for p in asked) / len(asked))
       assert cell['n_female' if gender else 'n_male'] == len(asked)
     assert cell['gap'] == pytest.approx(rates[0] - rates[1])
-  oracle = scipy.stats.linregress(shares, [c['gap'] for c in cells])
-  found = gap_line(cells, shares)
-  assert found['slope']['value'] == pytest.approx(oracle.slope)
-  assert found['r']['value'] == pytest.approx(oracle.rvalue)
 
 
 def test_rare_cells_have_no_say_and_are_named():

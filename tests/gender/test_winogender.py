@@ -1,6 +1,7 @@
 """WinoGender: the authors' sentences, what is made of scores, and the probe on states."""
 
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ class Talker:
   """Weighs candidates by a rule; the states of a token are the one-hot of its word."""
 
   kind, name, fingerprint, max_length = 'causal', 'talker', '0', 99
-  fill = piece_counts = features = None
+  fill = features = None
   words: dict[str, int]
 
   def __init__(self, rule=None):
@@ -56,8 +57,10 @@ class Talker:
     return [np.array([self.rule(t, w) for w in own])
             for t, own in zip(texts, candidates, strict=True)]
 
+  def piece_counts(self, words):
+    return [1] * len(words)
+
   def token_features(self, texts):
-    import re
     found = []
     for text in texts:
       pieces = list(re.finditer(r'\w+', text))
@@ -125,22 +128,12 @@ def test_pronouns_of_the_occupation_are_weighed_in_their_place(sentences):
   assert summary['r_pronoun']['n'] == 3
 
 
-class _ThreeOfFour:
-  """Says she three times of four after "nurse", never otherwise."""
-
-  name = 'm'
-
-  def piece_counts(self, words):
-    return [1] * len(words)
-
-  def candidate_log_probs(self, texts, words):
-    assert words == [['she', 'he']] * len(texts)
-    return [np.log([0.3, 0.1] if 'nurse' in text else [1e-30, 0.2]) for text in texts]
-
-
 def test_plain_shares_are_those_of_she():
+  """She three times of four after "nurse", never otherwise."""
+  weights = {(True, 'she'): 0.3, (True, 'he'): 0.1, (False, 'she'): 1e-30, (False, 'he'): 0.2}
+  talker = Talker(lambda text, word: np.log(weights['nurse' in text, word]))
   np.testing.assert_allclose(
-    winogender.plain_shares(_ThreeOfFour(), ['smith', 'nurse']), [0, 0.75], atol=1e-12)
+    winogender.plain_shares(talker, ['smith', 'nurse']), [0, 0.75], atol=1e-12)
 
 
 def test_pronouns_in_pieces_are_not_compared(repository):
