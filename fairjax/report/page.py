@@ -38,9 +38,9 @@ class Distributions:
 
   values: tuple[str, ...]  # [A] names
   templates: tuple[int | str, ...]  # [M] labels
-  coupled: bool  # samples of equal number were drawn with equal noise
   prefixes: str  # SHA-256 of all prefixes: equal for records that answer the same prompts
-  numbers: list[list[int]] | None  # [M][k] sample numbers, None when the samples are not coupled
+  # [M][k] sample numbers, drawn with equal noise for every value; None: samples are not coupled
+  numbers: list[list[int]] | None
   # [M][A][k] pairs of prefix and continuation. The k smallest sample numbers (the first records
   # where there are none), so the choice does not depend on the texts.
   texts: list[list[list[tuple[str, str]]]]
@@ -109,7 +109,7 @@ def collect_distributions(
                for row in index]
     errors[name] = np.sqrt(np.sum(spreads, 0)) / np.sum([[len(c) for c in row] for row in index], 0)
   return Distributions(
-    values=names, templates=generations.templates, coupled=coupled,
+    values=names, templates=generations.templates,
     prefixes=hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest(), numbers=numbers,
     texts=[[[(generations.prefixes[i], generations.continuations[i]) for i in c] for c in row]
            for row in kept],
@@ -131,7 +131,7 @@ def make_page(
   """Makes the page, without what makes it too large."""
   # Sentences go first, those with the largest sample numbers; then pairs of values, those with the
   # smallest distances. The page says how many are left out.
-  frame, order = _Frame(document), _pair_order(rows)
+  (template, parts), order = _frame(document), _pair_order(rows)
   measured = next((row.measures for row in rows if row.measures), None)
   fixed = {
     'scorers': scorer_names(rows), 'models': [row.name for row in rows],
@@ -142,7 +142,8 @@ def make_page(
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
     data['left_out'] = _left_out(data, distributions, len(order))
-    return frame.page(data)
+    filled = parts | {'data': embed(data)}
+    return re.sub(r'\{\{(\w+)\}\}', lambda match: filled[match[1]], template)
 
   sizes = [(len(order), samples) for samples in (MOST_SAMPLES, 12, 8, 5, 3, 2, 1)]
   sizes += [(len(order) >> halved, 1) for halved in range(1, len(order).bit_length())]
@@ -163,33 +164,26 @@ def embed(data: Any) -> str:
   return _UNSAFE.sub(lambda match: f'\\u{ord(match[0]):04x}', text)
 
 
-class _Frame:
-  """What every size of a page holds: sections, style, script, and the policy with their hashes."""
-
-  def __init__(self, document: Document):
-    assets = importlib.resources.files('fairjax.report') / 'assets'
-    self._page, style, script = (
-      (assets / name).read_text(encoding='utf-8') for name in ('page.html', 'page.css', 'map.js'))
-    first, *rest = [section for section in document.sections if not section.folded]
-    folded = ''.join(section.html() for section in document.sections if section.folded)
-    links = [(first.anchor, first.heading), ('map', 'Where the differences are'),
-             *((section.anchor, section.heading) for section in rest),
-             *([('details', 'Details')] if folded else [])]
-    self._parts = {
-      'policy': f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-                "base-uri 'none'; form-action 'none'",
-      'title': attribute_html(document.title), 'heading': escape_html(document.title),
-      'style': style, 'script': script,
-      'contents': '\n'.join(f'<a href="#{anchor}">{escape_html(heading)}</a>'
-                            for anchor, heading in links),
-      'head': '\n'.join(part.html(document.title) for part in document.head),
-      'first': first.html(), 'rest': ''.join(section.html() for section in rest) + (
-        html_section('details', 'Details', folded) if folded else '')}
-
-  def page(self, data: Mapping[str, Any]) -> str:
-    """The page with the data of its map."""
-    parts = self._parts | {'data': embed(data)}
-    return re.sub(r'\{\{(\w+)\}\}', lambda match: parts[match[1]], self._page)
+def _frame(document: Document) -> tuple[str, dict[str, str]]:
+  """The page with names in place of its parts, and those that every size of it holds."""
+  assets = importlib.resources.files('fairjax.report') / 'assets'
+  page, style, script = (
+    (assets / name).read_text(encoding='utf-8') for name in ('page.html', 'page.css', 'map.js'))
+  first, *rest = [section for section in document.sections if not section.folded]
+  folded = ''.join(section.html() for section in document.sections if section.folded)
+  links = [(first.anchor, first.heading), ('map', 'Where the differences are'),
+           *((section.anchor, section.heading) for section in rest),
+           *([('details', 'Details')] if folded else [])]
+  return page, {
+    'policy': f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+              "base-uri 'none'; form-action 'none'",
+    'title': attribute_html(document.title), 'heading': escape_html(document.title),
+    'style': style, 'script': script,
+    'contents': '\n'.join(f'<a href="#{anchor}">{escape_html(heading)}</a>'
+                          for anchor, heading in links),
+    'head': '\n'.join(part.html(document.title) for part in document.head),
+    'first': first.html(), 'rest': ''.join(section.html() for section in rest) + (
+      html_section('details', 'Details', folded) if folded else '')}
 
 
 def _hash(text: str) -> str:
@@ -314,7 +308,6 @@ def _sentences(
     return [*found, *rest] if any(rest) else found
 
   return {
-    'coupled': distributions.coupled,
     'numbers': distributions.numbers and [n[:samples] for n in distributions.numbers],
     'texts': [[[entry(*text) for text in cell[:samples]] if a in chosen else []
                for a, cell in enumerate(row)] for row in distributions.texts],

@@ -201,7 +201,7 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
   generations = read_generations(shuffled, ATTRIBUTE)
   scores = {'vader': score_records(shuffled, VaderScorer())}
   found = collect_distributions(generations, scores, coupled=True)
-  assert found.coupled and found.numbers == [[*range(MOST_SAMPLES)]] * 2
+  assert found.numbers == [[*range(MOST_SAMPLES)]] * 2
   for t in range(2):
     for a, value in enumerate(ATTRIBUTE.values):
       cell = sorted((r for r in records if (r['template'], r['value']) == (t, value.text)),
@@ -223,7 +223,7 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
   found = collect_distributions(read_generations(other, ATTRIBUTE), {}, coupled=True)
   assert found.prefixes != distributions.prefixes
   free = collect_distributions(generations, scores, coupled=False)
-  assert not free.coupled and free.numbers is None and free.texts[0][0] == distributions.texts[0][0]
+  assert free.numbers is None and free.texts[0][0] == distributions.texts[0][0]
 
 
 def many_values(count, *, templates=2, model='baseline', samples=6, words='some words '):
@@ -250,7 +250,7 @@ def many_values(count, *, templates=2, model='baseline', samples=6, words='some 
   template = ModelRow(model, 'baseline', measures=measures)
   from fairjax.report.page import Distributions
   distributions = Distributions(
-    values=tuple(measures['values']), templates=tuple(range(templates)), coupled=True,
+    values=tuple(measures['values']), templates=tuple(range(templates)),
     prefixes='p', numbers=[list(range(samples))] * templates,
     texts=[[[(f'{t} {a}', f'{t} {a} {s} {words}') for s in range(samples)] for a in range(count)]
            for t in range(templates)],
