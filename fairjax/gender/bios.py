@@ -30,7 +30,6 @@ from fairjax.tables import read_rows
 # Biographies are from the web, labelled with one of 28 professions and, by their pronouns, one of
 # two genders. The published list of dictionaries is a pickle, which is never read.
 
-SPLITS = ('train', 'dev', 'test')
 # Of a file without splits, within each profession and gender (De-Arteaga et al. 2019)
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
 
@@ -89,7 +88,7 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
     raise UserError(f'{path}: {len(names)} profession: a classifier needs two at least')
   if not given:
     _draw_splits(rows, seed)
-  splits = {split: _bios([r for r in rows if r['split'] == split], names) for split in SPLITS}
+  splits = {split: _bios([r for r in rows if r['split'] == split], names) for split in SPLIT_SHARES}
   _check_splits(splits, names, path)
   content = json.dumps([[r['text'], r['profession'], r['female'], r['split']] for r in rows])
   digest = hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
@@ -150,13 +149,12 @@ def _draw_splits(rows: list[dict[str, Any]], seed: int) -> None:
   cells: dict[tuple[str, bool], list[dict[str, Any]]] = {}
   for row in rows:
     cells.setdefault((row['profession'], row['female']), []).append(row)
-  ends = np.cumsum(list(SPLIT_SHARES.values()))
+  names, ends = list(SPLIT_SHARES), np.cumsum(list(SPLIT_SHARES.values()))
   for key in sorted(cells):
     members = cells[key]
     order = rng.permutation(len(members))
     for place, i in enumerate(order.tolist()):
-      part = int(np.searchsorted(ends, (place + 0.5) / len(members)))
-      members[i]['split'] = SPLITS[min(part, len(SPLITS) - 1)]
+      members[i]['split'] = names[np.searchsorted(ends, (place + 0.5) / len(members))]
 
 
 def _bios(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Bios:
