@@ -25,17 +25,14 @@ def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[st
   >>> [round(found[k], 3) for k in ('value', 'low', 'high')]
   [0.832, -0.189, 0.989]
   """
-  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  value = (spearman if ranks else pearson)(x, y) if len(x) > 1 else None
+  value = (spearman if ranks else pearson)(x, y)
   low = high = None
-  if value is not None:
-    value = max(-1.0, min(1.0, float(value)))
-    if len(x) > 3:
-      low, high = fisher_interval(value, len(x), factor=1.06 if ranks else 1.0)
+  if value is not None and len(x) > 3:
+    low, high = fisher_interval(value, len(x), factor=1.06 if ranks else 1.0)
   return {'value': value, 'low': low, 'high': high, 'n': len(x)}
 
 
-def fisher_interval(r: float, n: int, *, factor: float = 1.0) -> tuple[float, float]:
+def fisher_interval(r: float, n: int, *, factor: float) -> tuple[float, float]:
   """95 % interval of r of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3)))."""
   if abs(r) >= 1:
     return r, r

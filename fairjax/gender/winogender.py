@@ -476,17 +476,16 @@ def probe_winogender(
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
   """Trains a probe for each seed and asks it about WinoGender's sentences."""
   log(f'[coref probe] states of {len(train)} + {len(test)} pairs')
-  sets = {name: pair_features(model, [p.text for p in pairs], [(p.first, p.second) for p in pairs])
-          for name, pairs in (('train', train), ('test', test))}
+  known, unseen = (pair_features(model, [p.text for p in pairs],
+                                 [(p.first, p.second) for p in pairs]) for pairs in (train, test))
   asked = pair_features(model, [s.text for s in sentences],
                         [(s.spans['pronoun'], with_article(s.text, s.spans['occupation']))
                          for s in sentences])
-  same = {name: np.array([p.same for p in pairs])
-          for name, pairs in (('train', train), ('test', test))}
+  same, answers = (np.array([p.same for p in pairs]) for pairs in (train, test))
   found, quality = [], []
   for seed in seeds:
-    probe = train_probe(sets['train'], same['train'], seed=seed)
-    quality.append(_quality(probe(sets['test']) > 0.5, same['test']) | {'n': len(test)})
+    probe = train_probe(known, same, seed=seed)
+    quality.append(_quality(probe(unseen) > 0.5, answers) | {'n': len(test)})
     found.append(probe(asked))
     log(f"[coref probe] seed {seed}: F1 {quality[-1]['f1']:.3f} on {len(test)} pairs")
   return found, quality

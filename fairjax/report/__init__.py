@@ -2,16 +2,9 @@
 
 from fairjax.report.comparison import KnownBias, ModelRow
 from fairjax.report.differences import compare_reports, read_report
-from fairjax.report.figures import (
-  plot_curves,
-  plot_fairness,
-  plot_tradeoff,
-  plot_values,
-)
 from fairjax.report.report import write_report
 from fairjax.report.sections import select_model
 
 __all__ = [
-  'KnownBias', 'ModelRow', 'compare_reports', 'plot_curves', 'plot_fairness', 'plot_tradeoff',
-  'plot_values', 'read_report', 'select_model', 'write_report',
+  'KnownBias', 'ModelRow', 'compare_reports', 'read_report', 'select_model', 'write_report',
 ]

@@ -105,9 +105,11 @@ class Elements(html.parser.HTMLParser):
 
 def read_page(report):
   text = (report / 'index.html').read_text(encoding='utf-8')
-  found = Elements(text)
-  (data,) = [d for tag, attrs, d in found.inline if attrs.get('id') == 'data']
-  return text, found, json.loads(data)
+  return text, Elements(text), page_data(text)
+
+
+def page_data(page):
+  return json.loads(page.split('id="data">')[1].split('</script>')[0])
 
 
 def test_the_page_holds_no_element_of_others_and_asks_for_nothing(report):
@@ -258,10 +260,6 @@ def many_values(count, *, templates=2, model='baseline', samples=6, words='some 
     histograms={'x': rng.integers(0, 9, (templates, count, BINS))},
     means={'x': rng.random((templates, count))}, errors={'x': rng.random(count)})
   return template, distributions
-
-
-def page_data(page):
-  return json.loads(page.split('id="data">')[1].split('</script>')[0])
 
 
 def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out():

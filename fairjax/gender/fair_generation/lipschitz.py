@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form
 from fairjax.errors import UserError, unknown_name
@@ -130,7 +131,6 @@ def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> flo
 
 def _student_quantile(level: float, freedom: float) -> float:
   """What |t| exceeds with probability `level`."""
-  from scipy.special import stdtrit
   return -float(stdtrit(freedom, level / 2))
 
 
