@@ -120,9 +120,8 @@ def slices_of(chip: Chip) -> list[Slice]:
   return [Slice(chip, shape) for shape in chip.shapes]
 
 
-def slice_names() -> list[str]:
-  """Every slice that `fairjax tpu compile` knows."""
-  return [s.name for chip in CHIPS.values() if chip.compiles for s in slices_of(chip)]
+COMPILED = {s.name: s for chip in CHIPS.values() if chip.compiles for s in slices_of(chip)}
+"""The slices that `fairjax tpu compile` knows, by name."""
 
 
 def accelerator_types() -> list[str]:
@@ -130,20 +129,14 @@ def accelerator_types() -> list[str]:
   return [s.accelerator_type for chip in CHIPS.values() for s in slices_of(chip) if s.rented]
 
 
-def _chip_of(prefix: str) -> Chip | None:
-  """The generation whose accelerator types begin so; `v5e` means `v5litepod`."""
-  return next((c for c in CHIPS.values() if prefix in (c.name, c.cloud.prefix)), None)
-
-
 def find_slice(name: str) -> Slice:
   """The slice of that name, for the compiler; else `UserError` with the nearest names."""
-  if name not in slice_names():
-    for s in (s for chip in CHIPS.values() if chip.compiles for s in slices_of(chip)):
-      if s.accelerator_type == name.replace('v5e-', 'v5litepod-'):  # its name in the cloud
-        raise UserError(f"topology '{name}': name it by its shape in chips, {s.name}")
-    raise unknown_name('topology', name, slice_names())
-  generation, _, shape = name.partition(':')
-  return Slice(CHIPS[generation], shape)
+  if name in COMPILED:
+    return COMPILED[name]
+  for s in COMPILED.values():
+    if s.accelerator_type == name.replace('v5e-', 'v5litepod-'):  # its name in the cloud
+      raise UserError(f"topology '{name}': name it by its shape in chips, {s.name}")
+  raise unknown_name('topology', name, COMPILED)
 
 
 def find_accelerator(name: str, *, shape: str = '') -> Slice:
@@ -152,7 +145,7 @@ def find_accelerator(name: str, *, shape: str = '') -> Slice:
   `shape`, in chips, is for sizes that the table does not hold, or that exist in several shapes.
   """
   prefix, _, number = name.lower().partition('-')
-  chip = _chip_of(prefix)
+  chip = next((c for c in CHIPS.values() if prefix in (c.name, c.cloud.prefix)), None)
   if chip is None or not re.fullmatch(r'[1-9][0-9]*', number):
     raise unknown_name('accelerator type', name, accelerator_types())
   wanted = f'{chip.cloud.prefix}-{number}'

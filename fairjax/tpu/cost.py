@@ -20,7 +20,7 @@ from fairjax.config import Config
 from fairjax.tpu.chips import Slice
 from fairjax.tpu.programs import lower_program, part_of, slice_devices, state_of
 from fairjax.train import make_mesh
-from fairjax.train.memory import out_of_memory, program_bytes, required_bytes, state_splits
+from fairjax.train.memory import program_bytes, required_bytes, state_splits, try_compile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def analyse(
   if required <= chip.available_hbm:
     fsdp = f", fsdp={found.mesh.shape['fsdp']}" if found.mesh.shape['fsdp'] > 1 else ''
     log(f'{program} for {where.name} ({found.mesh.size} devices{fsdp}): compiling')
-    compiled, needed = _compile(found.lowered)
+    compiled, needed = try_compile(found.lowered)
     required = max(required, needed)
     if compiled is not None:
       memory = program_bytes(compiled)
@@ -125,17 +125,6 @@ def splits(config: Config, program: str, where: Slice) -> dict[int, int]:
     return {config.mesh.fsdp: 0}
   devices = slice_devices(where, num_slices=config.mesh.slices)
   return state_splits(state_of(config, program, make_mesh(config.mesh, devices=devices)))
-
-
-def _compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled | None, int]:
-  """The compiled program and 0, or None and the bytes that the compiler says it needs."""
-  try:
-    return lowered.compile(), 0
-  except Exception as e:  # JaxRuntimeError: its type does not tell out of memory from the rest
-    needed = out_of_memory(str(e))
-    if needed is None:
-      raise
-    return None, needed
 
 
 def _batch_size(config: Config, program: str) -> int:

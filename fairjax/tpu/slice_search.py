@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import operator
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -88,7 +89,7 @@ def smallest_slice(
   """
   config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=-1))
   tried: list[str] = []
-  refused, compiled = '', [begun] if begun else []
+  refused, compiled, over = '', [begun] if begun else [], operator.attrgetter('bytes_over')
   for candidate in slices_of(where.chip):
     if begun and candidate.num_devices < where.num_devices:
       continue
@@ -97,7 +98,7 @@ def smallest_slice(
         config, program, candidate, begun=begun if candidate == where else None, log=log):
         if found is not None:
           if found.fits:
-            return Search(found, tried, min(compiled, key=_over, default=None), refused)
+            return Search(found, tried, min(compiled, key=over, default=None), refused)
           compiled.append(found)
         tried.append(why)
         log(f'{program}: {why}')
@@ -106,11 +107,7 @@ def smallest_slice(
     except UserError as e:
       tried.append(f'{candidate.name}: {e}')
       refused = refused or tried[-1]
-  return Search(None, tried, min(compiled, key=_over, default=None), refused)
-
-
-def _over(found: Analysis) -> int:
-  return found.bytes_over
+  return Search(None, tried, min(compiled, key=over, default=None), refused)
 
 
 def _meshes(

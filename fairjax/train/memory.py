@@ -104,15 +104,11 @@ def check_state(name: str, state: TrainState) -> None:
 def compile_step(name: str, lowered: jax.stages.Lowered, state: TrainState) -> str:
   """Compiles a step and returns a line on its memory; `UserError` if it does not fit."""
   found, limit = StateBytes.of(state), device_limit()
-  try:
-    compiled = lowered.compile()
-  except Exception as e:  # JaxRuntimeError: its type does not tell out of memory from the rest
-    needed = out_of_memory(str(e))
-    if needed is None:
-      raise
+  compiled, needed = try_compile(lowered)
+  if compiled is None:
     raise _too_large(
       name, state, needed, limit, f'{format_size(needed)} of each device, as the compiler reports '
-      f'({found.format()})') from None
+      f'({found.format()})')
   program = program_bytes(compiled)
   if not program:
     return (f'[{name}] device memory: at least {format_size(found.least)} '
@@ -125,6 +121,17 @@ def compile_step(name: str, lowered: jax.stages.Lowered, state: TrainState) -> s
       f'workspace {format_size(program["temporaries"])})')
   of = '' if limit is None else f' of {format_size(limit)}'
   return f'[{name}] device memory: {format_size(needed)}{of} ({found.format()})'
+
+
+def try_compile(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled | None, int]:
+  """The compiled program and 0, or None and the bytes that the compiler says it needs."""
+  try:
+    return lowered.compile(), 0
+  except Exception as e:  # JaxRuntimeError: its type does not tell out of memory from the rest
+    needed = out_of_memory(str(e))
+    if needed is None:
+      raise
+    return None, needed
 
 
 def out_of_memory(message: str) -> int | None:

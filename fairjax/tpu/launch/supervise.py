@@ -5,6 +5,7 @@ side can replace a slice that was taken away. A laptop that sleeps meanwhile los
 line continues.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, NamedTuple
 
 from fairjax.errors import UserError
+from fairjax.processes import PREEMPTED
 from fairjax.tpu.launch.plan import (
   Run,
   create,
@@ -34,7 +36,7 @@ from fairjax.tpu.launch.spec import LaunchSpec
 # Exit codes of a worker's command.
 
 DONE, RESTART, USER, FAULT = 'done', 'restart', 'user', 'fault'
-FAULT_CODE, USER_ERROR, PREEMPTED = 1, 2, 42
+FAULT_CODE, USER_ERROR = 1, 2
 # 42: interrupted and saved. From 129 on: ended by a signal, or (134) by JAX, which lost a peer.
 RESTARTED = (PREEMPTED, *range(129, 256))
 
@@ -322,8 +324,7 @@ class WatchedSlice:
 
   def state(self, *, tries: int = _FAILURES) -> State:
     """Asks for the state; `StepFailed` if every try failed or the account may not ask."""
-    step = describe(self._spec)
-    step = Run(step.argv, step.why, tries, step.done_if)
+    step = dataclasses.replace(describe(self._spec), tries=tries)
     result = self._executor.run(step, quiet=True, readable=lambda out: bool(read_state(out).kind))
     if result.code:
       return State(ABSENT, result.errors.strip())
