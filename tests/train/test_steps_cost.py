@@ -3,34 +3,17 @@
 import functools
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
-from fairjax.model import language_model, likelihood
+from fairjax.config import Config, DebiasConfig, ModelConfig, TrainConfig
+from fairjax.model import likelihood
 from fairjax.tpu.cost import counts
-from fairjax.train import make_mesh, steps
-from fairjax.train.optimizer import Adam
-from fairjax.train.steps import FairnessTerm
+from fairjax.tpu.programs import lower_program
 
 MODEL = ModelConfig(
   vocab_size=8000, num_layers=2, model_dim=256, num_heads=4, head_dim=64, ff_dim=1024,
   segment_len=512, memory_len=512, attention='shift', scan_unroll=2)
 SWAPS = 16
-
-
-def _batch(rows, branches):
-  def array(shape, dtype=jnp.int32):
-    return jax.ShapeDtypeStruct((rows, *shape), dtype)
-
-  batch = {'inputs': array((512,)), 'targets': array((512,)), 'reset': array((), jnp.bool_)}
-  if not branches:
-    return batch
-  names = ('branch_start', 'branch_len', 'original_end')
-  return batch | {name: array((branches,)) for name in names} | {
-    'branch_tokens': array((branches, 1)), 'branch_weight': array((branches,), jnp.float32),
-    'branch_counts': array((5,))}
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -43,16 +26,11 @@ def without_loops():
 
 @functools.cache
 def _flops(rows, branches):
-  mesh, stage = make_mesh(MeshConfig(), jax.devices()[:1]), TrainConfig(batch_size=rows)
-  state = steps.lm_state_template(language_model(MODEL), stage, mesh)
-  if branches:
-    term = FairnessTerm.of(DebiasConfig(monitor_every=0), SentimentConfig())
-    lowered = steps.make_debias_step(language_model(MODEL), Adam.of(stage), term, mesh).lower(
-      state, _batch(rows, branches), 0, np.float32(1), {'embedding': np.float32(1)}, None)
-  else:
-    lowered = steps.make_lm_step(language_model(MODEL), Adam.of(stage), mesh).lower(
-      state, _batch(rows, 0), 0, np.float32(1))
-  return counts(lowered.compile())['flops']
+  config = Config(model=MODEL, lm=TrainConfig(batch_size=rows), debias=DebiasConfig(
+    batch_size=rows, branches_per_row=branches, pieces_per_branch=1, monitor_every=0,
+    variants=('embedding:1',)))
+  program = lower_program(config, 'debias' if branches else 'lm', jax.devices()[:1])
+  return counts(program.lowered.compile())['flops']
 
 
 def test_a_step_costs_its_matrix_products():

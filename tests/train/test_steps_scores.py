@@ -8,15 +8,10 @@ import math
 import re
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from fairjax.config import DebiasConfig, MeshConfig, ModelConfig, SentimentConfig, TrainConfig
-from fairjax.model import language_model
-from fairjax.train import make_mesh, steps
-from fairjax.train.optimizer import Adam
-from fairjax.train.sharding import batch_sharding
+from fairjax.config import Config, DebiasConfig, MeshConfig, ModelConfig, TrainConfig
+from fairjax.tpu.programs import lower_program
 
 B, T, M, N, V, K, P = 8, 2048, 2048, 4, 50_000, 2, 2
 ROWS, HEADS = 4, 2  # parts of the rows (data x fsdp) and of the heads (model)
@@ -26,25 +21,13 @@ SIZES = dict(vocab_size=V, vocab_multiple=2, num_layers=2, model_dim=16, num_hea
 
 def _lower(kind, attention):
   """A step on data 2 x fsdp 2 x model 2, with the default size of blocks: T holds four."""
-  config = ModelConfig(**SIZES, attention=attention)
-  assert config.attention_block * 4 == T
-  stage = TrainConfig(batch_size=B)
-  mesh = make_mesh(MeshConfig(data=2, fsdp=2, model=2))
-
-  def array(*shape, dtype=jnp.int32):
-    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=batch_sharding(mesh))
-
-  state = steps.lm_state_template(language_model(config), stage, mesh)
-  batch = {'inputs': array(T), 'targets': array(T), 'reset': array(dtype=jnp.bool_)}
-  if kind == 'lm':
-    return steps.make_lm_step(language_model(config), Adam.of(stage), mesh).lower(
-      state, batch, 0, np.float32(1))
-  batch |= {name: array(K) for name in ('branch_start', 'branch_len', 'original_end')} | {
-    'branch_tokens': array(K, P), 'branch_weight': array(K, dtype=jnp.float32),
-    'branch_counts': array(5)}
-  term = steps.FairnessTerm.of(DebiasConfig(), SentimentConfig())
-  return steps.make_debias_step(language_model(config), Adam.of(stage), term, mesh).lower(
-    state, batch, 0, np.float32(1), {'embedding': np.float32(1)}, None)
+  model = ModelConfig(**SIZES, attention=attention)
+  assert model.attention_block * 4 == T
+  config = Config(
+    model=model, mesh=MeshConfig(data=2, fsdp=2, model=2), lm=TrainConfig(batch_size=B),
+    debias=DebiasConfig(batch_size=B, branches_per_row=K, pieces_per_branch=P,
+                        variants=('embedding:1',)))
+  return lower_program(config, kind, jax.devices()).lowered
 
 
 def _largest(text, pattern, separator):
