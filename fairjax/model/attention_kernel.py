@@ -240,6 +240,20 @@ def tile_scores(
   return jnp.where(mask, scores, MASKED), with_content, with_position
 
 
+def average_further(
+  tiling: Tiling, scores: Array, key_value: Any, highest: Any, total: Any, average: Any
+) -> None:
+  """Adds a block of keys to averages of values: the highest score, sum and average so far."""
+  before = highest[...]
+  now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
+  # A row without a visible key so far sums ones; its first visible key multiplies the sum by 0.
+  weights, correction = jnp.exp(scores - now), jnp.exp(before - now)
+  highest[...] = now
+  total[...] = total[...] * correction + weights.sum(axis=1, keepdims=True)
+  average[...] = average[...] * correction + dot(
+    tiling, weights.astype(key_value.dtype), key_value[1, 0, 0], 'ax,xb')
+
+
 # Rows of branches. The pieces of a row's branches are a block of queries after the segment's, and a
 # block of keys after the row's (`branch_attention` defines what they see). They are computed with
 # the last block of queries, which meets every key, so that keys and values are read once for both
@@ -344,13 +358,7 @@ def add_to_average(
   """One block of keys."""
   with_content, _ = both_queries(tiling, rows.query[0, 0], biases)
   scores = _tile_scores(tiling, rows, with_content, key_value, to.scores, length, j)
-  before = to.highest[...]
-  now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-  weights, correction = jnp.exp(scores - now), jnp.exp(before - now)
-  to.highest[...] = now
-  to.total[...] = to.total[...] * correction + weights.sum(axis=1, keepdims=True)
-  to.average[...] = to.average[...] * correction + dot(
-    tiling, weights.astype(rows.query.dtype), key_value[1, 0, 0], 'ax,xb')
+  average_further(tiling, scores, key_value, to.highest, to.total, to.average)
 
 
 def finish_average(to: Average, out: Any, log_sum: Any) -> None:
@@ -966,15 +974,7 @@ def _forward_tile(tiling, lengths, query, key_value, near, far, content_bias, po
     scores, _, _ = tile_scores(
       tiling, query[0, 0], key_value[0, 0, 0], jnp.concatenate([near[0], far[0]], axis=0),
       (content_bias[0], position_bias[0]), length, (i, j))
-    before = highest[...]
-    now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
-    # A row without a visible key so far sums ones; its first visible key multiplies the sum by 0.
-    weights = jnp.exp(scores - now)
-    correction = jnp.exp(before - now)
-    highest[...] = now
-    total[...] = total[...] * correction + weights.sum(axis=1, keepdims=True)
-    average[...] = average[...] * correction + dot(
-      tiling, weights.astype(query.dtype), key_value[1, 0, 0], 'ax,xb')
+    average_further(tiling, scores, key_value, highest, total, average)
 
   @pl.when(j == last)
   def _():

@@ -25,6 +25,11 @@ Params = Any
 """Parameters of a model: a nested dictionary of arrays."""
 
 
+REMAT = {'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+         'full': jax.checkpoint_policies.nothing_saveable}
+"""What the forward pass saves, by `remat`; absent is none, which saves everything."""
+
+
 @flax.struct.dataclass
 class Memory:
   """State of a Transformer-XL: what the tokens before a segment left (Dai et al. 2019, sec. 3.2).
@@ -105,6 +110,11 @@ class Branches:
       self.original_end[..., None] + after, self.value_end[..., None] + after,
       share[..., None] * used))
     return places, pieces, weights
+
+
+def wide(x: jax.Array) -> jax.Array:
+  """Casts to float32 unless x is wider already."""
+  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def at_pieces(

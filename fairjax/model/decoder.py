@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fairjax.config import model_identity
 from fairjax.model import partitioning
 from fairjax.model.causal_lm import (
+  REMAT,
   Branches,
   CausalLM,
   Documents,
@@ -37,6 +38,7 @@ from fairjax.model.causal_lm import (
   Params,
   at_pieces,
   at_places,
+  wide,
 )
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.decoding import Chunk, Decoder, chunks_and_flags, num_slots, skip_if_empty
@@ -48,10 +50,6 @@ _ACTIVATIONS = {
     jax.nn.gelu, approximate=False), 'gelu_new': jax.nn.gelu, 'gelu_pytorch_tanh': jax.nn.gelu}
 ACTIVATIONS = tuple(_ACTIVATIONS)
 """Names in published configurations."""
-
-_REMAT = {'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-          'full': jax.checkpoint_policies.nothing_saveable}
-
 
 @flax.struct.dataclass
 class NoState:
@@ -224,7 +222,7 @@ class DecoderModel(CausalLM['NoState']):
 
   def _h_bar(self, params, *outputs):
     """Mean of two layers' outputs, in float32 or wider."""
-    outputs = [_wide(x) for x in outputs]
+    outputs = [wide(x) for x in outputs]
     if self.config.h_bar == 'normed':
       outputs = [_norm(params, 'final_norm', x, self.config) for x in outputs]
     return 0.5 * (outputs[0] + outputs[1])
@@ -324,7 +322,7 @@ def forward(
     return (partitioning.constrain(_finish(w, config, x, context), 'rows'), x), None
 
   if config.remat != 'none':
-    layer = jax.checkpoint(layer, policy=_REMAT[config.remat], prevent_cse=False)
+    layer = jax.checkpoint(layer, policy=REMAT[config.remat], prevent_cse=False)
   layers = jax.tree.map(lambda a: a.astype(dtype), params['layers'])
 
   def through(carry, begin, end):
@@ -397,7 +395,7 @@ def _product(w, name, x):
 
 
 def _rotate(x, cos, sin):
-  a, b = jnp.split(_wide(x), 2, axis=-1)
+  a, b = jnp.split(wide(x), 2, axis=-1)
   return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
@@ -411,7 +409,7 @@ def _attend(q, k, v, sees, config):
 
 
 def _softmax(scores, sees, config):
-  scores = _wide(scores)
+  scores = wide(scores)
   if config.attention_cap:
     scores = jnp.tanh(scores / config.attention_cap) * config.attention_cap
   return jax.nn.softmax(jnp.where(sees, scores, jnp.finfo(scores.dtype).min), axis=-1)
@@ -435,13 +433,13 @@ def _finish(w, config, x, context):
 
 def _norm(w, name, x, config):
   """RMS norm or layer norm over the last axis; statistics in float32 or wider."""
-  y, lead = _wide(x), (None,) * (x.ndim - 1)
+  y, lead = wide(x), (None,) * (x.ndim - 1)
   if config.layer_norm:
     y -= y.mean(-1, keepdims=True)
   y *= jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + config.norm_eps)
-  y *= _wide(jnp.asarray(w[f'{name}_scale']))[lead] + (1.0 if config.norm_plus_one else 0.0)
+  y *= wide(jnp.asarray(w[f'{name}_scale']))[lead] + (1.0 if config.norm_plus_one else 0.0)
   if config.layer_norm:
-    y += _wide(jnp.asarray(w[f'{name}_bias']))[lead]
+    y += wide(jnp.asarray(w[f'{name}_bias']))[lead]
   return y.astype(x.dtype)
 
 
@@ -457,10 +455,6 @@ def vocab_logits(
 
 def _wide_dtype(config):
   return jnp.promote_types(config.dtype, jnp.float32)
-
-
-def _wide(x):
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 class Prefix(NamedTuple):

@@ -49,7 +49,7 @@ class _Arguments(msgspec.Struct):
 
 
 def model_config_of_reference(
-  reference: Mapping[str, Any], dtype: str = 'float32', vocab_multiple: int = 1
+  reference: Mapping[str, Any], dtype: str = 'float32'
 ) -> ModelConfig:
   """Converts the constructor's arguments to a `ModelConfig`; UserError for what is not covered."""
   given = {name: value for name, value in reference.items() if value is not None}
@@ -83,10 +83,9 @@ def model_config_of_reference(
                       f'{len(cutoffs) + 1} clusters')
   return ModelConfig(
     **{ours: getattr(found, theirs) for theirs, ours in NAMES.items()},
-    cutoffs=cutoffs, div_val=found.div_val, tie_projections=ties, vocab_multiple=vocab_multiple,
-    clamp_len=found.clamp_len, norm='pre' if found.pre_lnorm else 'post',
-    tie_position_biases=not found.untie_r, hidden_dropout=found.dropout,
-    attention_dropout=found.dropatt, dtype=dtype)
+    cutoffs=cutoffs, div_val=found.div_val, tie_projections=ties, clamp_len=found.clamp_len,
+    norm='pre' if found.pre_lnorm else 'post', tie_position_biases=not found.untie_r,
+    hidden_dropout=found.dropout, attention_dropout=found.dropatt, dtype=dtype)
 
 
 def reference_notes(reference: Mapping[str, Any]) -> list[str]:
@@ -115,10 +114,10 @@ _PREFIX = 'transformer.'  # of published checkpoints, whose softmax (`crit.`) ha
 
 def params_from_reference(
   state_dict: Mapping[str, np.ndarray], reference_config: Mapping[str, Any], *,
-  dtype: str = 'float32', vocab_multiple: int = 1,
+  dtype: str = 'float32',
 ) -> tuple[ModelConfig, dict[str, Any]]:
   """Converts a state dict of the reference to a model config and NumPy parameters."""
-  config = model_config_of_reference(reference_config, dtype, vocab_multiple)
+  config = model_config_of_reference(reference_config, dtype)
   tensors = _Tensors(state_dict, np.float64 if dtype == 'float64' else np.float32)
   order = cluster_order(reference_config)
   params = _read_softmax(tensors, config, order) | {'layers': _read_layers(tensors, config)}
@@ -259,8 +258,8 @@ def _read_softmax(tensors: _Tensors, config: ModelConfig, order: int) -> dict[st
       rows = tensors.take(name, (c.size, c.width))
       tensors.take_tied(f'crit.out_layers.{i}.weight', rows, name)
       own_bias = tensors.take(f'crit.out_layers.{i}.bias', (c.size,))
-    params[f'embedding{c.suffix}'] = _pad(rows, c)
-    params[f'softmax_bias{c.suffix}'] = _pad(own_bias, c)
+    params[f'embedding{c.suffix}'] = rows
+    params[f'softmax_bias{c.suffix}'] = own_bias
     if c.projected:
       name, shape = f'word_emb.emb_projs.{i}', (config.model_dim, c.width)
       projection = tensors.take(name, shape)
@@ -302,7 +301,3 @@ def _write_softmax(params: Mapping[str, Any], config: ModelConfig) -> dict[str, 
     for name in ('cluster_weight', 'cluster_bias'):
       found[f'crit.{name}'] = np.asarray(params[name])[::-1]  # cluster_order
   return found
-
-
-def _pad(rows: np.ndarray, cluster: Cluster) -> np.ndarray:
-  return np.pad(rows, [(0, cluster.padded - cluster.size)] + [(0, 0)] * (rows.ndim - 1))

@@ -23,6 +23,7 @@ from fairjax.config import ModelConfig
 from fairjax.model import partitioning
 from fairjax.model.attention import drop, sinusoids
 from fairjax.model.causal_lm import (
+  REMAT,
   Branches,
   CausalLM,
   Documents,
@@ -33,16 +34,12 @@ from fairjax.model.causal_lm import (
   at_pieces,
   at_places,
   init_memory,
+  wide,
 )
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.model.layers import Block, Context, States, at_positions, extend, keep_mask, layer_norm
 from fairjax.model.likelihood import mean_nll, token_nll
 from fairjax.model.softmax import Parameter, all_logits, embed_tokens, parameter_table
-
-_REMAT_POLICIES = {
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-  'full': jax.checkpoint_policies.nothing_saveable,
-}
 
 
 class TransformerXL(nn.Module):
@@ -83,7 +80,7 @@ class TransformerXL(nn.Module):
         param('final_norm_bias', nn.initializers.zeros, (c.model_dim,), (None,)))
     block = Block
     if c.remat != 'none':
-      block = nn.remat(Block, policy=_REMAT_POLICIES[c.remat], prevent_cse=False)
+      block = nn.remat(Block, policy=REMAT[c.remat], prevent_cse=False)
     layers = nn.scan(
       block, variable_axes={'params': 0}, split_rngs={'params': True},
       in_axes=(0, 0, nn.broadcast, nn.broadcast), out_axes=0, length=c.num_layers,
@@ -194,8 +191,7 @@ class TransformerXL(nn.Module):
     """Mean of the outputs of the last two layers (H-20), in float32 or wider."""
     if self.config.h_bar_final_norm:
       last = self._final(last)
-    sum_dtype = jnp.promote_types(last.dtype, jnp.float32)
-    return 0.5 * (last.astype(sum_dtype) + before.astype(sum_dtype))
+    return 0.5 * (wide(last) + wide(before))
 
   def _pairs(self, states, hidden, branches, keep_out) -> Pairs | None:
     """Reads both sides of every pair."""

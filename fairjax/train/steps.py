@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from fairjax.config import DebiasConfig, SentimentConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.model import Branches, CausalLM, Documents, Params, SentimentProjection, State
-from fairjax.model.causal_lm import join_rows, split_rows
+from fairjax.model.causal_lm import join_rows, split_rows, wide
 from fairjax.model.decoder import with_adapters
 from fairjax.train.metrics import Metrics
 from fairjax.train.optimizer import Adam
@@ -37,11 +37,6 @@ from fairjax.train.sharding import (
 #
 # Letters: B batch rows, T segment length, K branches per row, D width, V vocabulary.
 # Everything is computed in float32 (float64 when the inputs are), also for a model in bfloat16.
-
-def _wide(x: Array) -> Array:
-  """Casts to float32 unless x is wider already."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
 
 def weighted_mean(
   values: Float[Array, '*S'], weights: Float[Array, '*S'],
@@ -79,7 +74,7 @@ def cosine_fairness_loss(
   0.5
   """
   # Padding is replaced before the quotient: a NaN there would reach the gradient as 0 * NaN.
-  a, b = (jnp.where(weights[..., None] > 0, _wide(x), 1.0) for x in (hidden, hidden_cf))
+  a, b = (jnp.where(weights[..., None] > 0, wide(x), 1.0) for x in (hidden, hidden_cf))
   squared_norms = (jnp.maximum(jnp.square(v).sum(-1), eps) for v in (a, b))
   norm_a, norm_b = (jnp.sqrt(s) for s in squared_norms)
   cosine = (a * b).sum(-1) / (norm_a * norm_b)
@@ -94,7 +89,7 @@ def next_token_divergences(
   `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence, nats,
   in [0, ln 2]. A weight of 0 marks padding.
   """
-  log_p, log_q = (jax.nn.log_softmax(_wide(x), axis=-1) for x in (logits, logits_cf))
+  log_p, log_q = (jax.nn.log_softmax(wide(x), axis=-1) for x in (logits, logits_cf))
   log_m = jnp.logaddexp(log_p, log_q) - jnp.log(2.0).astype(log_p.dtype)
 
   def kl(log_a, log_b):
@@ -108,7 +103,7 @@ def binary_cross_entropy(
   logits: Float[Array, 'B'], labels: Float[Array, 'B']
 ) -> Float[Array, '']:
   """Mean logistic loss, nats; `labels` are 1 (positive) or 0 (negative)."""
-  logits = _wide(logits)
+  logits = wide(logits)
   return jnp.mean(jax.nn.softplus(logits) - labels * logits)
 
 
