@@ -71,14 +71,8 @@ def read_reference(
   wanted: ModelConfig, *, weights: str, arguments: str, words: str | None = None
 ) -> Reference:
   """Reads a checkpoint of the reference and compares it with the model of a run; writes nothing."""
-  from safetensors import SafetensorError
-  from safetensors.numpy import load_file
   text = read_text(arguments, what='arguments')
-  try:
-    refuse_pointer(weights)
-    state_dict = load_file(weights)
-  except (OSError, SafetensorError) as e:
-    raise UserError(f'{weights} cannot be read ({e}): a safetensors file is needed') from None
+  state_dict = read_tensors(weights, cure='give a safetensors file')
   try:
     reference = json.loads(text)
   except (ValueError, RecursionError) as e:
@@ -99,7 +93,6 @@ def read_reference(
 
 def import_reference(job: Job, found: Reference) -> dict[str, float]:
   """Imports a checkpoint of the reference as step 1. A group of processes calls it."""
-  from fairjax.processes import StopSignal
   if found.vocabulary is not None:
     _take_over(job, found.vocabulary)
   size = job.vocabulary.size
@@ -109,7 +102,7 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
                     'and another --workdir')
   for note in found.notes:
     job.log(f'[lm] {note}')
-  made = job.curriculum(StopSignal()).import_lm(
+  made = job.curriculum(processes.StopSignal()).import_lm(
     found.params, source={'form': 'transformer-xl', 'file': found.file.name})
   job.log(f'[lm] imported from {found.file}: validation perplexity {made["perplexity"]:.4g} by '
           'token')
@@ -494,11 +487,10 @@ def _published_card(
 
 def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]:
   """Imports the model of a folder as step 1, with its vocabulary."""
-  from fairjax.processes import StopSignal
   from fairjax.train import params_digest
   _take_over(job, found.vocabulary)
   metadata = found.metadata
-  made = job.curriculum(StopSignal()).import_lm(found.params, source={
+  made = job.curriculum(processes.StopSignal()).import_lm(found.params, source={
     'form': 'fairjax', 'model': metadata['model'], 'digest': metadata['digest'],
     'identity': metadata['identity']})
   digest = params_digest(job.params(job.models[0]))
@@ -512,8 +504,9 @@ def import_folder(job: Job, found: ModelFolder, source: str) -> dict[str, float]
 
 def read_folder(directory: str | os.PathLike) -> ModelFolder:
   """Reads and checks a folder that `export_folder` wrote; nothing in it is executed."""
+  from fairjax.train import params_digest
   directory = pathlib.Path(directory)
-  path = directory / CONFIG
+  path, weights = directory / CONFIG, directory / WEIGHTS
   if not path.is_file():
     raise UserError(f'{directory} holds no exported model: {CONFIG} is missing (fairjax models '
                     'export --form=fairjax writes such a folder)')
@@ -537,9 +530,11 @@ def read_folder(directory: str | os.PathLike) -> ModelFolder:
                   f'names {str(saved)[:12]}: copy the folder again')
   config = dataclasses.replace(
     config, model=dataclasses.replace(config.model, vocab_size=vocabulary.size))
-  params = to_params(read_tensors(directory / WEIGHTS), config.model,
-                     where=str(directory / WEIGHTS))
-  _check_digest(params, digest, directory / WEIGHTS)
+  tensors = read_tensors(weights, cure='copy the folder again')
+  params = to_params(tensors, config.model, where=str(weights))
+  if (found := params_digest(params)) != digest:
+    raise Damaged(f'{weights} is damaged: its parameters have digest {found[:12]}, exported were '
+                  f'{str(digest)[:12]}: copy the folder again')
   return ModelFolder(config, metadata, vocabulary, params)
 
 
@@ -576,22 +571,15 @@ def to_params(tensors: Mapping[str, np.ndarray], model: ModelConfig, *, where: s
   return jax.tree_util.tree_map_with_path(lambda path, _: tensors[_name(path)], template)
 
 
-def read_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """Reads a safetensors file."""
+def read_tensors(path: str | os.PathLike, *, cure: str) -> dict[str, np.ndarray]:
+  """Reads a safetensors file; `cure` is what helps where that fails."""
   from safetensors import SafetensorError
   from safetensors.numpy import load_file
   try:
+    refuse_pointer(path)
     return load_file(path)
   except (OSError, SafetensorError, KeyError, TypeError) as e:
-    raise UserError(f'{path} cannot be read as safetensors ({e}): copy the folder again') from None
-
-
-def _check_digest(params: Params, digest: str, path: pathlib.Path) -> None:
-  from fairjax.train import params_digest
-  found = params_digest(params)
-  if found != digest:
-    raise Damaged(f'{path} is damaged: its parameters have digest {found[:12]}, exported were '
-                  f'{str(digest)[:12]}: copy the folder again')
+    raise UserError(f'{path} cannot be read as safetensors ({e}): {cure}') from None
 
 
 def _name(path: tuple[Any, ...]) -> str:

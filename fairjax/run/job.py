@@ -62,7 +62,7 @@ if TYPE_CHECKING:
   from fairjax.data.token_store import Rows
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.similarity import Encoder
-  from fairjax.train import Curriculum, LabelledSentences, StageSpec, StopSignal
+  from fairjax.train import Curriculum, LabelledSentences, StageSpec
 
 # The data of a run, and batches of them for the curriculum: `fairjax.train.BatchSource`.
 
@@ -318,7 +318,7 @@ class Job(Run):
 
   def train(self, until: str | None = None) -> None:
     """The curriculum up to and with a step (`lm`, `sentiment`, `debias`; None: the config's)."""
-    from fairjax.train import SENTIMENT, StopSignal, curriculum_stages, stage_folder
+    from fairjax.train import SENTIMENT, curriculum_stages, stage_folder
     from fairjax.train.metrics import import_tracker
     _ = self.published  # rows that it cannot read are an error before the data is prepared
     if self.config.log.to:
@@ -331,10 +331,10 @@ class Job(Run):
     if any(stage.variant.method == 'cda' for stage in stages):
       from fairjax.data.corpus import make_swap
       make_swap(self.config.data)
-    with self.locked(), StopSignal().installed() as stop:
+    with self.locked(), processes.StopSignal().installed() as stop:
       self.curriculum(stop).train(stages)
 
-  def curriculum(self, stop: 'StopSignal') -> 'Curriculum':
+  def curriculum(self, stop: processes.StopSignal) -> 'Curriculum':
     """The curriculum on this run's data and devices."""
     from fairjax.model import format_parameters, parameter_counts
     from fairjax.train import Curriculum

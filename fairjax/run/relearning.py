@@ -19,6 +19,7 @@ from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.measure.content import content_options
 from fairjax.measure.estimates import Z
+from fairjax.processes import StopSignal
 from fairjax.run.job import PreparedBatches, load_run_scorer
 from fairjax.run.results import Run, open_run
 from fairjax.run.workdir import Model
@@ -32,12 +33,10 @@ if TYPE_CHECKING:
 # which half of the reduction at step 0 is left. Webster et al. 2020, section 6, ask how well
 # mitigations resist re-learning; this is the same question of a language model on biased text.
 
-_DRAWS = 2000
-
 
 def half_life(
   steps: Sequence[int], values: Sequence[float], errors: Sequence[float], *, baseline: float,
-  baseline_error: float, draws: int = _DRAWS, seed: int = 0,
+  baseline_error: float, draws: int = 2000,
 ) -> dict[str, Any]:
   """The step at which half of the reduction is lost, from K steps that rise from 0."""
   # The share that is left is made monotone first (isotonic regression, so that noise cannot end it
@@ -46,7 +45,7 @@ def half_life(
   steps_, values_, errors_ = (np.asarray(x, np.float64) for x in (steps, values, errors))
   half = Z * math.hypot(errors_[0], baseline_error)
   reduction = float(baseline - values_[0])
-  rng = np.random.default_rng([seed, 0x4A1F])
+  rng = np.random.default_rng([0, 0x4A1F])
   drawn = values_ + errors_ * rng.standard_normal((draws, len(values_)))
   base = baseline + baseline_error * rng.standard_normal(draws)
   kept = base - drawn[:, 0] > 0
@@ -118,7 +117,6 @@ class Relearning:
   samples: int = 50  # per template and value, at each look
   learning_rate: float | None = None  # constant; None: that of the run's debiasing
   scorer: str | None = None  # of I.F.; None: the first one of the run
-  max_new_tokens: int | None = None  # of a continuation; None: the run's
 
 
 def relearn(
@@ -127,7 +125,6 @@ def relearn(
 ) -> dict[str, Any]:
   """Trains a debiased model on its run's own text and measures I.F. on the way (W-18)."""
   from fairjax.measure import format_estimate
-  from fairjax.processes import StopSignal
   from fairjax.train import Curriculum, Identity, StageResult, StageSpec, read_metrics
   _check(settings, name)
   workdir, output = pathlib.Path(workdir), pathlib.Path(output)
@@ -187,8 +184,7 @@ class _Look:
       self._encoder = load_encoder(config.measure.encoder)
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False, rewordings=False,
-      batch_size=min(config.sample.batch_size, settings.samples),
-      max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
+      batch_size=min(config.sample.batch_size, settings.samples))
 
   @property
   def identity(self) -> dict[str, Any]:
@@ -264,6 +260,3 @@ def _check(settings: Relearning, name: str) -> None:
   if settings.samples < LEAST_SAMPLES:
     raise UserError(f'--samples={settings.samples}: a standard error needs {LEAST_SAMPLES} at '
                     'least')
-  rate = settings.learning_rate
-  if rate is not None and not 0 < rate < 1:
-    raise UserError(f'--learning-rate={rate} must lie in (0, 1)')

@@ -8,7 +8,6 @@ reads the first one's data.
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import re
@@ -132,7 +131,9 @@ def _check_step1(
   if (workdir / 'lm').exists():
     raise UserError(f'{head} cannot be taken: {workdir} has begun a step 1 of its own; use another '
                     '--workdir')
-  changed = _step1_changes(to_dict(other), to_dict(config))
+  changed = [line for name, line in _changes(*(
+    {k: v[k] for k in STEP1_FIELDS} for v in map(to_dict, (other, config)))).items()
+    if name not in MACHINE_FIELDS]
   if config.data.source == 'planted' and _stem(other.attribute) != _stem(config.attribute):
     changed.append(f'attribute: {other.attribute} -> {config.attribute} ({_PLANTED})')
   if changed:
@@ -143,23 +144,17 @@ def _check_step1(
                     f'--config.attribute={other.attribute}')
 
 
-def _step1_changes(saved: dict, current: dict) -> list[str]:
-  """Differences in what step 1 depends on."""
-  found = _changes(*({k: v[k] for k in STEP1_FIELDS} for v in (saved, current)))
-  return [c for c in found if c.partition(':')[0] not in MACHINE_FIELDS]
-
-
-def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Differences of two configurations; a field that is newer than a saved one has its default."""
+def _changes(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, str]:
+  """Field -> its change, of two configurations; a field newer than a saved one has its default."""
   new = set(config_differences({}, to_dict(Config())))
-  return [c for c in config_differences(saved, current) if c not in new]
+  return {c.partition(':')[0]: c for c in config_differences(saved, current) if c not in new}
 
 
 def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Config, *,
-                    but: tuple[str, ...] = ()) -> list[str]:
+                    but: tuple[str, ...] = ()) -> dict[str, str]:
   """Changes of fields (without some); refuses those on which something in the workdir depends."""
-  changed = _changes(saved, json.loads(json.dumps(to_dict(config))))
-  changed = [c for c in changed if c.partition(':')[0] not in but]
+  changed = {name: line for name, line in _changes(saved, to_dict(config)).items()
+             if name not in but}
   scorers = [saved.get(s, {}).get(k) or () for s, k in (('measure', 'scorers'),
                                                         ('sentiment', 'scorer'))]
   # Measures are made anew. A stage that has not begun may have other settings, and the model before
@@ -170,19 +165,19 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
   fixed = {'measure.lexicon'} if 'opinion' in (*scorers[0], scorers[1]) else set()
-  refused = [c for c in changed if (name := c.partition(':')[0]) in fixed or (
-    name not in free and name.partition('.')[0] not in sections)]
-  if config.data.source == 'planted':
-    refused = [f'{c} ({_PLANTED})' if c.startswith('attribute:') else c for c in refused]
+  refused = {name: line for name, line in changed.items() if name in fixed or (
+    name not in free and name.partition('.')[0] not in sections)}
+  if config.data.source == 'planted' and 'attribute' in refused:
+    refused['attribute'] += f' ({_PLANTED})'
   if refused:
-    concerned, other = {c.partition(':')[0].partition('.')[0] for c in refused}, 'another --workdir'
+    concerned, other = {name.partition('.')[0] for name in refused}, 'another --workdir'
     if concerned == {'sample'}:
       other = ('fairjax sample --attribute=A --output=DIR, which asks the trained models again, '
                'another --workdir')
     elif concerned.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
       other += f' with --config.step1_from={workdir.resolve()}, which trains no step 1 again'
     raise UserError(f'{workdir} belongs to a run with another configuration: '
-                    f'{"; ".join(refused)}. Use {other}, or the saved values')
+                    f'{"; ".join(refused.values())}. Use {other}, or the saved values')
   return changed
 
 
@@ -194,19 +189,19 @@ def open_workdir(
   stale: list[pathlib.Path] = []
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
-  if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), json.loads(
-      json.dumps(current)))):
+  if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), current)):
     changed = _refuse_changes(workdir, read_config_json(path), config)
     if not changed and _is_as_written(path, log):
       return
-    fields = {c.partition(':')[0] for c in changed}.difference(MACHINE_FIELDS)
+    fields = set(changed).difference(MACHINE_FIELDS)
     if fields:
       (workdir / 'DONE').unlink(missing_ok=True)
     if any(name.startswith(('sample.', 'measure.'))
            for name in fields.difference(_EXTENDS, ('measure.lexicon',))):
       stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
     if changed:
-      log(f'{workdir} goes on with {"; ".join(changed)}' + '; all is measured again' * bool(stale))
+      log(f'{workdir} goes on with {"; ".join(changed.values())}'
+          + '; all is measured again' * bool(stale))
   elif workdir.is_dir() and not path.exists():
     # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
     # the remains of an interrupted first start.

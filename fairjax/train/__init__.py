@@ -1,6 +1,5 @@
 """Training: losses, steps, the three-step curriculum, checkpoints, sharding."""
 
-from fairjax.processes import StopSignal
 from fairjax.train.checkpoints import (
   CheckpointError,
   Identity,
@@ -19,7 +18,6 @@ from fairjax.train.curriculum import (
   StageSpec,
   curriculum_stages,
   derive_seed,
-  process_shard,
   stage_folder,
   variant_config,
   variant_stage,
@@ -33,9 +31,9 @@ from fairjax.train.steps import params_template
 
 __all__ = [
   'LM', 'PLAIN', 'SENTIMENT', 'BatchSource', 'CheckpointError', 'Curriculum', 'Identity',
-  'LabelledSentences', 'StageResult', 'StageSpec', 'StopSignal', 'TrainingDiverged',
+  'LabelledSentences', 'StageResult', 'StageSpec', 'TrainingDiverged',
   'check_batch_size', 'check_identity', 'curriculum_stages', 'derive_seed', 'evaluate_nll',
   'load_params', 'make_mesh', 'model_problems', 'own_rows', 'params_digest',
-  'params_template', 'process_shard', 'read_done', 'read_metrics', 'stage_folder',
+  'params_template', 'read_done', 'read_metrics', 'stage_folder',
   'variant_config', 'variant_stage',
 ]

@@ -337,7 +337,7 @@ def test_tensors_keep_every_bit_of_every_dtype(tmp_path):
                        'b': np.array([[np.nan, -0.0], [5e-324, np.inf]])[:, ::-1]},
             'c': np.float32(1.5), 'd': np.zeros((0, 3), np.float16)}
   save_file(to_tensors(params), tmp_path / 'x.safetensors')
-  found = read_tensors(tmp_path / 'x.safetensors')
+  found = read_tensors(tmp_path / 'x.safetensors', cure='')
   for name, value in (('layers.a', params['layers']['a']), ('layers.b', params['layers']['b']),
                       ('c', params['c']), ('d', params['d'])):
     assert found[name].dtype == value.dtype and found[name].shape == value.shape
