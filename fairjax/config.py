@@ -105,6 +105,9 @@ class DataConfig:
   planted_sensitive_share: float = limited(0.6, above=0, max=1)
 
 
+STAGES = ('lm', 'sentiment', 'debias')
+"""Steps 1 to 3 of the curriculum: sections of a configuration, and folders of a workdir."""
+
 METHODS = ('embedding', 'sentiment', 'dropout', 'cda')
 """What a variant may be; see `Variant`."""
 
@@ -122,7 +125,7 @@ MACHINE_FIELDS = (
   'model.attention_block', 'model.remat', 'model.scan_unroll', 'sample.batch_size',
   'measure.google_requests_per_minute', 'measure.google_endpoint', 'log.to', 'log.hang_factor',
   'log.hang_seconds', 'log.profile',
-  *(f'{stage}.{name}' for stage in ('lm', 'sentiment', 'debias')
+  *(f'{stage}.{name}' for stage in STAGES
     for name in ('grad_accum_steps', 'log_every', 'keep_checkpoints', 'max_skipped')))
 """Fields that change the speed, memory or log of a run: a resumed run may have others.
 
@@ -362,7 +365,7 @@ class Config:
   seed: int = limited(0, min=0, below=1 << 32)  # of initial weights, dropout and permutations
   attribute: str = 'country'  # name of a built-in attribute, or path of a YAML file
   # how far the curriculum goes: lm | sentiment | debias
-  until: str = limited('debias', choices=('lm', 'sentiment', 'debias'))
+  until: str = limited('debias', choices=STAGES)
   # Workdir of another run, seen from this one's (../other), whose vocabulary and step 1 are taken,
   # and of step 2 and the variants without an attribute what it has trained alike; '': none
   step1_from: str = ''

@@ -10,6 +10,7 @@ from fairjax.config import (
   FILE_SOURCES,
   PLANTED_SOURCES,
   RUN_SCORERS,
+  STAGES,
   TFDS_SOURCES,
   Config,
   DataConfig,
@@ -71,7 +72,7 @@ def _failed(*checks: tuple[Any, str]) -> Iterator[str]:
 
 def _stage_errors(config: Config) -> Iterator[str]:
   """Fields of training stages that do not go together, and the mesh."""
-  for name in ('lm', 'sentiment', 'debias'):
+  for name in STAGES:
     stage = getattr(config, name)
     yield from _failed(
       (stage.grad_accum_steps < 1 or stage.batch_size % stage.grad_accum_steps == 0,

@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from fairjax.config import Config
+from fairjax.config import STAGES, Config
 from fairjax.config_checks import validate
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import read_text
@@ -292,8 +292,7 @@ def _coerce(value: Any, kind: Any, what: str) -> Any:
 # Fields of earlier versions that change no result -> why they have no effect any more.
 _GONE = {'data.workers': 'documents are encoded by one process'}
 # Fields of earlier versions -> their names now.
-_RENAMED = {f'{stage}.parts': f'{stage}.grad_accum_steps'
-            for stage in ('lm', 'sentiment', 'debias')}
+_RENAMED = {f'{stage}.parts': f'{stage}.grad_accum_steps' for stage in STAGES}
 
 
 def _is_gone(name: str) -> bool:
@@ -339,10 +338,10 @@ def _override(node: Any, parts: list[str], text: str, name: str) -> Any:
   return dataclasses.replace(node, **{parts[0]: _parse(text, kind, f'--config.{name}')})
 
 
-def describe(config: Any, prefix: str = '') -> list[str]:
+def describe(config: Any) -> list[str]:
   """One line for each field: `name = value  (type)  # documentation`."""
-  return [f'{name} = {value!r}  ({kind})' + (f'  # {words}' if words else '')
-          for name, value, kind, words in described_fields(config, prefix)]
+  return [f'{name} = {value!r}  ({kind})  # {words}'
+          for name, value, kind, words in described_fields(config)]
 
 
 def described_fields(config: Any, prefix: str = '') -> Iterator[tuple[str, Any, str, str]]:

@@ -15,7 +15,7 @@ from fairjax.cli.verb import (
   print_result,
   start_run,
 )
-from fairjax.config import Config
+from fairjax.config import STAGES, Config
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
 from fairjax.progress import without_native_lines
@@ -32,7 +32,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
 
 def _train_options(parser: argparse.ArgumentParser) -> None:
   _job_options(parser)
-  parser.add_argument('--stage', choices=('lm', 'sentiment', 'debias'),
+  parser.add_argument('--stage', choices=STAGES,
                       help="train up to and with this stage (default: config's until)")
 
 

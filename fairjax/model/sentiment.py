@@ -28,8 +28,6 @@ class SentimentProjection(nn.Module):
     The regulariser compares the latter (H-22); both are float32 or wider. `h_bar` is the mean of
     the outputs of the last two layers (H-20).
     """
-    if self.num_layers < 2:
-      raise ValueError(f'num_layers={self.num_layers}: f_sh needs a hidden layer, so 2 or more')
     hidden = h_bar.astype(jnp.promote_types(h_bar.dtype, jnp.float32))
     for i in range(self.num_layers - 1):
       hidden = jax.nn.relu(self._dense(hidden, self.hidden_dim, i))

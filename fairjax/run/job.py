@@ -482,7 +482,7 @@ class Job(Run):
       distributions=self.distributions(rows), trainings=self.trainings(),
       paired=paired_samples({self.title(m): self.records(m) for m in self.models},
                             values=first['largest_pairs'][0]['values']))
-    inventory.refresh(self.workdir, inventory.REPORT)
+    inventory.refresh_report(self.workdir)
     self.log(f'[report] {path} and {path.with_name("index.html")}')
 
   def locked(self) -> contextlib.AbstractContextManager:

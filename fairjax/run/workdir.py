@@ -22,6 +22,7 @@ from fairjax.config import (
   BASELINE,
   DECODE_TIME_METHODS,
   MACHINE_FIELDS,
+  STAGES,
   STEP1_FIELDS,
   Config,
   parse_decoding,
@@ -54,7 +55,6 @@ _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
 _EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
-_STAGES = ('lm', 'sentiment', 'debias')  # sections of the configuration and their folders
 HUMAN = 'human.json'  # in the folder of the measures: what people judged
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 SEEDS = 'seeds'  # folder of the same run with further seeds
@@ -159,8 +159,8 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
                                                         ('sentiment', 'scorer'))]
   # Measures are made anew. A stage that has not begun may have other settings, and the model before
   # the first stage.
-  sections = {'measure', *(stage for stage in _STAGES if not (workdir / stage).exists())}
-  sections |= {'model'} if sections.issuperset(_STAGES) else set()
+  sections = {'measure', *(stage for stage in STAGES if not (workdir / stage).exists())}
+  sections |= {'model'} if sections.issuperset(STAGES) else set()
   old, new = saved.get('sample', {}), to_dict(config.sample)
   free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
@@ -316,13 +316,12 @@ _STEP = re.compile(r'(.*/checkpoints/)(\d+)/')
 
 
 def write_inventory(
-  workdir: str | os.PathLike, version: str, prepared: 'PreparedData',
+  workdir: pathlib.Path, version: str, prepared: 'PreparedData',
   measures: Iterable[Mapping[str, Any]],
 ) -> None:
   """Writes `DONE` of a run: the version and the SHA-256 of every file that the run has made."""
   # `measures` are those of `Run.read_measures`. Of a stage's checkpoints only the newest counts.
   from fairjax.train import read_done
-  workdir = pathlib.Path(workdir)
   found = file_digests(workdir, _kept(workdir))
   expected = {
     f'{prepared.directory.name}/{split}/{name}': described['sha256']
@@ -344,11 +343,10 @@ def write_inventory(
   write_sealed_json(workdir / DONE, {'fairjax': version, 'files': found})
 
 
-def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
+def is_finished(workdir: pathlib.Path, log: Callable[[str], None]) -> bool:
   """Whether a run has ended here; `UserError` if a file has changed since."""
   # If only the report has changed, or `DONE` is damaged, `DONE` is removed with a warning: the run
   # then checks every part and writes the report again.
-  workdir = pathlib.Path(workdir)
   done = workdir / DONE
   if not done.exists():
     return False
@@ -376,36 +374,36 @@ def is_finished(workdir: str | os.PathLike, log: Callable[[str], None]) -> bool:
   return True
 
 
-def refresh(workdir: str | os.PathLike, part: str) -> None:
-  """Updates a readable `DONE` with the digests of the files below `part`."""
-  workdir = pathlib.Path(workdir)
+def refresh_report(workdir: pathlib.Path) -> None:
+  """Updates a readable `DONE` with the digests of the files of the report."""
   if not (workdir / DONE).exists():
     return
   try:
     saved = read_sealed_json(workdir / DONE, again='it is written again')
-    files = {name: digest for name, digest in saved['files'].items() if not name.startswith(part)}
+    files = {name: digest for name, digest in saved['files'].items()
+             if not name.startswith(REPORT)}
   except (UserError, KeyError):
     (workdir / DONE).unlink()  # the next run checks every part
     return
-  names = [name for name in _kept(workdir) if name.startswith(part)]
+  names = [name for name in _kept(workdir) if name.startswith(REPORT)]
   write_sealed_json(workdir / DONE, saved | {'files': files | file_digests(workdir, names)})
 
 
-def file_digests(workdir: str | os.PathLike, names: Iterable[str]) -> dict[str, str]:
+def file_digests(workdir: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
   """Name -> SHA-256 (hex) of files of a workdir, named relative to it."""
-  return {name: file_sha256(pathlib.Path(workdir) / name) for name in names}
+  return {name: file_sha256(workdir / name) for name in names}
 
 
 def check_sources(
-  workdir: str | os.PathLike, sources: Mapping[str, str], made: str | os.PathLike
+  workdir: pathlib.Path, sources: Mapping[str, str], made: str | os.PathLike
 ) -> None:
   """Raises `UserError` if files that something was made from are not what they were."""
-  there = [name for name in sources if (pathlib.Path(workdir) / name).is_file()]
+  there = [name for name in sources if (workdir / name).is_file()]
   found = file_digests(workdir, there)
   for name, digest in sources.items():
     if found.get(name) != digest:
       what = 'has changed since' if name in found else 'is gone'
-      raise UserError(f'{pathlib.Path(workdir) / name} {what}, but {made} was made from it: '
+      raise UserError(f'{workdir / name} {what}, but {made} was made from it: '
                       f'restore it from a copy, or delete both to make them anew')
 
 

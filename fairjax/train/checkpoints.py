@@ -233,8 +233,7 @@ class CheckpointStore:
     self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
     if processes.is_first():
       self._directory.mkdir(parents=True, exist_ok=True)
-      self._clean()
-    processes.share()
+    self._clean()
 
   def steps(self) -> list[int]:
     """Numbers of the steps in the folder, rising; whether they verify is not known yet."""
@@ -302,11 +301,11 @@ class CheckpointStore:
     """The second attempt, with the state of now: that of the failed save may be donated."""
     self._log(f'WARNING: a checkpoint could not be written to {self._directory} '
               f'({_first_line(error)}): what is left of it is removed, and step {step} is saved')
-    self._clean_together()
+    self._clean()
     self._start(step, state, about)
     error = self._settle()
     if error is not None or step not in self.steps():
-      self._clean_together()
+      self._clean()
       raise CheckpointError(
         f'step {step} could not be written to {self._directory}, after a failure before it: '
         f'{_first_line(error)}. Saved are the steps {self.steps()}: fix the disk, then the same '
@@ -424,14 +423,10 @@ class CheckpointStore:
       shutil.rmtree(gone)
 
   def _clean(self) -> None:
-    """Removes the remains of an interrupted save or removal."""
-    for path in self._directory.iterdir():
+    """Removes the remains of an interrupted save or removal; every process calls it."""
+    for path in self._directory.iterdir() if processes.is_first() else ():
       if _UNFINISHED.fullmatch(path.name):
         shutil.rmtree(path, ignore_errors=True)
-
-  def _clean_together(self) -> None:
-    if processes.is_first():
-      self._clean()
     processes.share()
 
 

@@ -54,7 +54,7 @@ def weighted_mean(
 
 def cosine_fairness_loss(
   hidden: Float[Array, 'B K D'], hidden_cf: Float[Array, 'B K D'], weights: Float[Array, 'B K'],
-  *, eps: float = 1e-6, total: Float[Array, ''] | None = None,
+  *, total: Float[Array, ''] | None = None,
 ) -> Float[Array, '']:
   r"""Distance between the hidden states of a prefix and its counterfactual.
 
@@ -65,7 +65,7 @@ def cosine_fairness_loss(
   as a weighted mean over pairs.
 
   A weight of 0 marks padding. `total` (default: the sum of the weights) divides the weighted sum,
-  so that microbatches give their share of the whole batch's mean. `eps` is the floor of the squared
+  so that microbatches give their share of the whole batch's mean. 1e-6 is the floor of the squared
   norms: zero vectors give loss 1 and finite gradients. In [0, 2]; 0.0 if every weight is 0.
 
   >>> h = jnp.array([[[3.0, 0.0], [1.0, 0.0]]])
@@ -75,7 +75,7 @@ def cosine_fairness_loss(
   """
   # Padding is replaced before the quotient: a NaN there would reach the gradient as 0 * NaN.
   a, b = (jnp.where(weights[..., None] > 0, wide(x), 1.0) for x in (hidden, hidden_cf))
-  squared_norms = (jnp.maximum(jnp.square(v).sum(-1), eps) for v in (a, b))
+  squared_norms = (jnp.maximum(jnp.square(v).sum(-1), 1e-6) for v in (a, b))
   norm_a, norm_b = (jnp.sqrt(s) for s in squared_norms)
   cosine = (a * b).sum(-1) / (norm_a * norm_b)
   return weighted_mean(1.0 - cosine, weights, total)

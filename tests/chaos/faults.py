@@ -7,7 +7,6 @@ import resource
 import signal
 import stat
 import time
-from collections.abc import Callable
 
 _MS_REMOUNT = 32
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -91,12 +90,10 @@ def obey_modes() -> None:
     raise OSError(ctypes.get_errno(), 'capset')
 
 
-def forbid_writing(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Takes the right to write from a folder and all below it; returns them."""
-  folders = [p for p in (folder, *sorted(folder.rglob('*'))) if p.is_dir()]
-  for path in folders:
+def forbid_writing(folder: pathlib.Path) -> None:
+  """Takes the right to write from a folder and all below it."""
+  for path in [p for p in (folder, *folder.rglob('*')) if p.is_dir()]:
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
-  return folders
 
 
 def allow_writing(folder: pathlib.Path) -> None:
@@ -122,6 +119,3 @@ class Clock:
 
   def jump(self, seconds: int) -> None:
     self._offset += seconds
-
-
-Action = Callable[[], None]

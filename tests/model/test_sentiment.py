@@ -32,8 +32,3 @@ def test_projection_computes_in_float32_on_bfloat16_states():
   params = projection.init(jax.random.key(0), h_bar)
   logit, hidden = projection.apply(params, h_bar)
   assert {x.dtype for x in jax.tree.leaves((params, logit, hidden))} == {jnp.dtype('float32')}
-
-
-def test_projection_without_a_hidden_layer_is_refused():
-  with pytest.raises(ValueError, match='hidden layer'):
-    SentimentProjection(num_layers=1).init(jax.random.key(0), jnp.ones((1, 7)))

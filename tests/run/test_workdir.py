@@ -21,7 +21,7 @@ from fairjax.run.workdir import (
   file_digests,
   is_finished,
   open_workdir,
-  refresh,
+  refresh_report,
   stages_left,
   write_inventory,
 )
@@ -373,19 +373,19 @@ def test_a_new_report_is_taken_over_and_nothing_else(finished):
   (finished / 'report/report.md').write_text('new')
   (finished / 'report/figures/b.svg').write_text('new')
   (finished / 'report/figures/a.svg').unlink()
-  refresh(finished, 'report/')
+  refresh_report(finished)
   assert is_finished(finished, lambda line: None)
   change(finished / 'lm/metrics.jsonl', 'flip')
-  refresh(finished, 'report/')
+  refresh_report(finished)
   with pytest.raises(UserError, match='lm/metrics.jsonl'):
     is_finished(finished, print)
 
 
 def test_refresh_without_or_with_a_damaged_done(finished):
   (finished / 'DONE').write_text('{}')
-  refresh(finished, 'report/')
+  refresh_report(finished)
   assert not (finished / 'DONE').exists()
-  refresh(finished, 'report/')
+  refresh_report(finished)
   assert not (finished / 'DONE').exists()
 
 
