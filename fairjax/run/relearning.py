@@ -117,6 +117,7 @@ class Relearning:
   samples: int = 50  # per template and value, at each look
   learning_rate: float | None = None  # constant; None: that of the run's debiasing
   scorer: str | None = None  # of I.F.; None: the first one of the run
+  max_new_tokens: int | None = None  # of a continuation; None: the run's
 
 
 def relearn(
@@ -184,7 +185,8 @@ class _Look:
       self._encoder = load_encoder(config.measure.encoder)
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False, rewordings=False,
-      batch_size=min(config.sample.batch_size, settings.samples))
+      batch_size=min(config.sample.batch_size, settings.samples),
+      max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
 
   @property
   def identity(self) -> dict[str, Any]:
