@@ -30,7 +30,7 @@ from fairjax.pretrained import (
   load_pretrained,
   mean_pool,
   mlm_logits,
-  read_folder,
+  open_model,
 )
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
 from fairjax.pretrained.models import wide
@@ -429,7 +429,7 @@ def is_published(path: pathlib.Path) -> bool:
 def is_encoder(path: str | os.PathLike) -> bool:
   """Whether a folder is a published BERT or ALBERT."""
   path = pathlib.Path(path)
-  return is_published(path) and read_folder(path)[1]['model_type'] in ('bert', 'albert')
+  return is_published(path) and open_model(path).config['model_type'] in ('bert', 'albert')
 
 
 def _is_workdir(path: pathlib.Path) -> bool:

@@ -6,8 +6,8 @@ from fairjax.pretrained.checkpoint import (
   Pretrained,
   folder_name,
   load_pretrained,
+  open_model,
   read_architecture,
-  read_folder,
 )
 from fairjax.pretrained.models import (
   class_logits,
@@ -22,5 +22,5 @@ from fairjax.pretrained.tokens import Encoded, encode_texts
 __all__ = [
   'Architecture', 'BatchRunner', 'Encoded', 'Pretrained', 'SentenceEncoder', 'bucket_lengths',
   'class_logits', 'encode', 'encode_texts', 'folder_name', 'load_pretrained', 'mean_pool',
-  'mlm_logits', 'normalize', 'read_architecture', 'read_folder',
+  'mlm_logits', 'normalize', 'open_model', 'read_architecture',
 ]

@@ -2,8 +2,8 @@
 
 A kind of model is an entry of `FAMILIES`: the fields of its config and the names of its tensors.
 
-Letters: V vocabulary, E embedding width, D model width, T three times D, N heads, F feed-forward
-width, P positions, Y token types, L layers, C classes.
+Letters: V vocabulary, E embedding width, D model width, N heads, F feed-forward width, P positions,
+Y token types, L layers, C classes.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pathlib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -119,7 +119,6 @@ _FORMS = {  # form -> of each array: its name in files, its name here, whether f
   'bias': (('.bias', '', False),),
   'norm': (('.weight', 'scale', False), ('.bias', 'bias', False)),
   'linear': (('.weight', 'kernel', True), ('.bias', 'bias', False)),
-  'conv': (('.weight', 'kernel', False), ('.bias', 'bias', False)),
 }
 
 
@@ -128,7 +127,6 @@ class Copy(NamedTuple):
 
   name: str
   original: str
-  head: str
   tied: bool
 
 
@@ -140,24 +138,23 @@ class Family(NamedTuple):
   # Attribute of `Architecture` -> its field, and what a missing field means: None (it must be
   # there), a value, or a function of the attributes before it.
   fields: dict[str, tuple[str, Any]]
-  must: dict[str, Any]  # other values of these fields would compute something else
-  heads: tuple[str, ...]  # what can be computed on top; 'pooled' is the encoder with its pooler
   prefix: str  # of the names of the body in files that also hold a head
   modules: tuple[Module, ...]
-  copies: tuple[Copy, ...]
+  copies: tuple[Copy, ...]  # in the head 'mlm'
   spare: str  # pattern of tensors that files hold without being needed
-  purpose: str  # what a model of the kind serves, for one that is asked for another head
 
 
-_ENCODER_FIELDS = {
+# The same of BERT and ALBERT.
+_FIELDS = {
   'vocab_size': ('vocab_size', None), 'model_dim': ('hidden_size', None),
   'num_layers': ('num_hidden_layers', None), 'num_heads': ('num_attention_heads', None),
   'ff_dim': ('intermediate_size', None), 'max_positions': ('max_position_embeddings', None),
   'token_types': ('type_vocab_size', 2), 'norm_eps': ('layer_norm_eps', 1e-12),
   'tied': ('tie_word_embeddings', True), 'pad_id': ('pad_token_id', 0)}
-_ENCODER_MUST = {'position_embedding_type': 'absolute', 'is_decoder': False,
-                 'add_cross_attention': False}
-_ENCODER_HEADS = ('encoder', 'pooled', 'mlm', 'classifier')
+# Other values of these fields would compute something else.
+_MUST = {'position_embedding_type': 'absolute', 'is_decoder': False, 'add_cross_attention': False}
+# What can be computed on top; 'pooled' is the encoder with its pooler.
+_HEADS = ('encoder', 'pooled', 'mlm', 'classifier')
 _EMBEDDINGS = (
   Module('embeddings.word', 'embeddings.word_embeddings', 'table', 'VE'),
   Module('embeddings.position', 'embeddings.position_embeddings', 'table', 'PE'),
@@ -173,13 +170,13 @@ FAMILIES = {
   'albert': Family(
     has={'hidden_size', 'embedding_size', 'inner_group_num', 'intermediate_size'},
     lacks=set(),
-    fields=_ENCODER_FIELDS | {
+    fields=_FIELDS | {
       'embedding_dim': ('embedding_size', 128), 'groups': ('num_hidden_groups', 1),
       'layers_per_group': ('inner_group_num', 1), 'activation': ('hidden_act', 'gelu_new'),
       'hidden_dropout': ('hidden_dropout_prob', 0.0),
       'attention_dropout': ('attention_probs_dropout_prob', 0.0),
       'classifier_dropout': ('classifier_dropout_prob', 0.1)},
-    must=_ENCODER_MUST, heads=_ENCODER_HEADS, prefix='albert.',
+    prefix='albert.',
     modules=(
       *_EMBEDDINGS,
       Module('projection.', 'encoder.embedding_hidden_mapping_in', 'linear', 'ED'),
@@ -195,22 +192,20 @@ FAMILIES = {
       Module('mlm.norm_', 'predictions.LayerNorm', 'norm', 'E', ('mlm',)),
       Module('mlm.output_bias', 'predictions', 'bias', 'V', ('mlm',)),
       Module('output.table', 'predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
-    copies=(Copy('predictions.decoder.bias', 'predictions.bias', 'mlm', False),
-            Copy('predictions.decoder.weight', 'embeddings.word_embeddings.weight', 'mlm', True)),
+    copies=(Copy('predictions.decoder.bias', 'predictions.bias', False),
+            Copy('predictions.decoder.weight', 'embeddings.word_embeddings.weight', True)),
     spare=r'embeddings\.(position|token_type)_ids|pooler\.(weight|bias)|sop_classifier\.'
-          r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)',
-    purpose="'lm' needs a decoder; an ALBERT with its mlm head serves correlations and "
-            'masked-lm'),
+          r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)'),
   'bert': Family(
     has={'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
-                   'type_vocab_size'},
+         'type_vocab_size'},
     lacks={'embedding_size', 'num_hidden_groups'},
-    fields=_ENCODER_FIELDS | {
+    fields=_FIELDS | {
       'embedding_dim': ('hidden_size', None), 'activation': ('hidden_act', 'gelu'),
       'hidden_dropout': ('hidden_dropout_prob', 0.1),
       'attention_dropout': ('attention_probs_dropout_prob', 0.1),
       'classifier_dropout': ('classifier_dropout', lambda found: found['hidden_dropout'])},
-    must=_ENCODER_MUST, heads=_ENCODER_HEADS, prefix='bert.',
+    prefix='bert.',
     modules=(
       *_EMBEDDINGS,
       Module('layers.qkv_', f'{_LAYER}.attention.self.{{part}}', 'linear', 'DD', parts=_QKV),
@@ -225,12 +220,10 @@ FAMILIES = {
       Module('mlm.norm_', 'cls.predictions.transform.LayerNorm', 'norm', 'E', ('mlm',)),
       Module('mlm.output_bias', 'cls.predictions', 'bias', 'V', ('mlm',)),
       Module('output.table', 'cls.predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
-    copies=(Copy('cls.predictions.decoder.bias', 'cls.predictions.bias', 'mlm', False),
-            Copy('cls.predictions.decoder.weight', 'embeddings.word_embeddings.weight', 'mlm',
-                 True)),
+    copies=(Copy('cls.predictions.decoder.bias', 'cls.predictions.bias', False),
+            Copy('cls.predictions.decoder.weight', 'embeddings.word_embeddings.weight', True)),
     spare=r'embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\.seq_relationship\.(weight|'
-          r'bias)|cls\.predictions\..*|classifier\.(weight|bias)',
-    purpose="'lm' needs a decoder; a BERT with its mlm head serves correlations and masked-lm"),
+          r'bias)|cls\.predictions\..*|classifier\.(weight|bias)'),
 }
 _KINDS = (*FAMILIES, *DECODERS)
 _READS = f"fairjax reads the kinds {', '.join(_KINDS)} here"
@@ -265,7 +258,7 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
   """Reads the `config.json` of a BERT or ALBERT; a setting that is not computed is refused."""
   kind = recognise(config, where=where)
   family = FAMILIES[kind]
-  for name, wanted in family.must.items():
+  for name, wanted in _MUST.items():
     if config.get(name) not in (None, wanted):
       raise UserError(f'{where}: {name}={config[name]!r} is not supported, only {wanted!r}')
   found: dict[str, Any] = {}
@@ -274,8 +267,7 @@ def read_architecture(config: Mapping[str, Any], *, where: str) -> Architecture:
     if value is None:
       value = default(found) if callable(default) else default
     found[attribute] = _checked(attribute, value, f'{where}: {name}')
-  found = {'groups': found['num_layers'], 'layers_per_group': 1, 'token_types': 0,
-           'classifier_dropout': 0.0} | found
+  found = {'groups': found['num_layers'], 'layers_per_group': 1} | found
   if found['activation'] not in ACTIVATIONS:
     raise unknown_name('activation', str(found['activation']), ACTIVATIONS, where=where)
   if found['model_dim'] % found['num_heads']:
@@ -344,8 +336,8 @@ class Entry(NamedTuple):
 def entries(arch: Architecture, head: str) -> list[Entry]:
   """Every array that a model with this head needs; names without the body's prefix."""
   sizes = {'V': arch.vocab_size, 'E': arch.embedding_dim, 'D': arch.model_dim,
-           'T': 3 * arch.model_dim, 'F': arch.ff_dim, 'P': arch.max_positions,
-           'Y': arch.token_types, 'C': len(arch.labels)}
+           'F': arch.ff_dim, 'P': arch.max_positions, 'Y': arch.token_types,
+           'C': len(arch.labels)}
   found = []
   for module in FAMILIES[arch.kind].modules:
     if module.heads and head not in module.heads or module.untied and arch.tied:
@@ -413,14 +405,15 @@ def to_params(
 ) -> tuple[Params, list[str], list[str]]:
   """Published tensors in their places, the names of those that are not needed, and lines to say."""
   family = FAMILIES[arch.kind]
-  if head not in family.heads:
+  if head not in _HEADS:
     raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
-                    f"{', '.join(family.heads)}: {family.purpose}")
+                    f"{', '.join(_HEADS)}: 'lm' needs a decoder; a model with its mlm head serves "
+                    'correlations and masked-lm')
   wanted = entries(arch, head)
   plain, ignored, lines = _checked_tensors(
     tensors, {name: e.shape for e in wanted for names in e.tensors for name in names},
     {copy.name: copy.original for copy in family.copies
-     if copy.head == head and (arch.tied or not copy.tied)},
+     if head == 'mlm' and (arch.tied or not copy.tied)},
     _Expected(arch.kind, arch.num_layers, family.prefix, family.spare, head, tuple(
       name for e in wanted if e.head for names in e.tensors for name in names)), where)
   params: Params = {}
@@ -555,7 +548,7 @@ def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
 
 GGUF_SUFFIX = '.gguf'
 _NOT_COPIED = ('*.index.json', 'adapter_*')
-DTYPES = ('float32', 'bfloat16', 'float64')
+DTYPES = ('float32', 'bfloat16', 'float64')  # NumPy knows bfloat16 since JAX is imported
 _DECIDING = ('config.json', 'tokenizer.json', 'vocab.txt', 'tokenizer_config.json',
              'sentence_bert_config.json', 'modules.json')
 
@@ -601,12 +594,17 @@ class Pretrained:
 
   def weights_digest(self) -> str:
     """SHA-256 (hex) of the weights in bfloat16: equal for copies and for every dtype of them."""
-    import ml_dtypes
-    digest = hashlib.sha256()
-    for path, array in jax.tree_util.tree_leaves_with_path(self.params):
-      digest.update(f'{jax.tree_util.keystr(path)} {array.shape}\n'.encode())
-      digest.update(np.ascontiguousarray(array, ml_dtypes.bfloat16).view(np.uint8).data)
-    return digest.hexdigest()
+    return _weights_digest((jax.tree_util.keystr(path), array) for path, array in
+                           jax.tree_util.tree_leaves_with_path(self.params))
+
+
+def _weights_digest(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
+  """SHA-256 (hex) of names, shapes and values in bfloat16."""
+  digest = hashlib.sha256()
+  for name, array in arrays:
+    digest.update(f'{name} {array.shape}\n'.encode())
+    digest.update(np.ascontiguousarray(array, 'bfloat16').view(np.uint8).data)
+  return digest.hexdigest()
 
 
 def load_pretrained(
@@ -615,7 +613,7 @@ def load_pretrained(
   """Reads a BERT, ALBERT or decoder from a directory in the published form.
 
   Args:
-    directory: see `read_folder`.
+    directory: see `open_model`.
     head: 'encoder' | 'pooled' | 'mlm' | 'classifier' (BERT, ALBERT), 'lm' (`DECODERS`).
     dtype: of parameters and computation; 'float64' needs JAX's 64-bit mode.
     shardings: of a decoder's parameters, one for all or a tree like theirs: they are then JAX's
@@ -628,25 +626,20 @@ def load_pretrained(
     raise UserError(f"dtype '{dtype}' is not one of {', '.join(DTYPES)}")
   files = open_model(directory)
   directory, config, quantised = files.directory, files.config, files.gguf
-  kind, where = config['model_type'], str(directory / 'config.json')
-  decoder = read_decoder_config(config, where=where) if kind in DECODERS else None
-  # ml_dtypes registers bfloat16 with NumPy; JAX needs it, so it is there.
-  import ml_dtypes
-  numpy_dtype = ml_dtypes.bfloat16 if dtype == 'bfloat16' else np.dtype(dtype)
-  tensors = files.tensors
-  if decoder:
+  kind = config['model_type']
+  if kind in DECODERS:
     if head != 'lm':
       raise UserError(f"{directory} is {kind}, which has no head '{head}', only lm: it writes "
                       'texts (sample --pretrained=DIR); scorers, encoders and masks need a BERT or '
                       'ALBERT')
-    decoder = dataclasses.replace(decoder, dtype=dtype)
+    decoder = dataclasses.replace(files.decoder, dtype=dtype)
     arch: DecoderConfig | Architecture = decoder
     params, ignored, prefixes = _decoder_params(
-      tensors, decoder, kind, str(directory), numpy_dtype, shardings)
+      files.tensors, decoder, kind, str(directory), dtype, shardings)
   else:
-    arch = encoder = read_architecture(config, where=where)
+    arch = encoder = read_architecture(config, where=str(directory / 'config.json'))
     params, ignored, prefixes = to_params(
-      tensors, encoder, head, where=str(directory), dtype=numpy_dtype)
+      files.tensors, encoder, head, where=str(directory), dtype=dtype)
   tokenizer = load_tokenizer(directory, kind=kind, vocab_size=arch.vocab_size,
                              content=quantised.tokenizer if quantised else None)
   check_tokenizer(tokenizer, directory, kind=kind)
@@ -657,7 +650,8 @@ def load_pretrained(
   return Pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
-    stored=quantised.types if quantised else tuple(sorted({t.dtype for t in tensors.values()})),
+    stored=quantised.types if quantised else tuple(sorted(
+      {tensor.dtype for tensor in files.tensors.values()})),
     fingerprint=_fingerprint(directory, files.weights, head, dtype), files=files)
 
 
@@ -706,14 +700,9 @@ class ModelFiles:
 
   def weights_digest(self) -> str:
     """SHA-256 (hex) of a decoder's weights in bfloat16, adapter aside; equal for all copies."""
-    import ml_dtypes
-    digest = hashlib.sha256()
     names = {ours: name for name, ours in self.published_names().items() if ours}
-    for ours in sorted(names):
-      values = self._own_tensors[names[ours]].whole()
-      digest.update(f'{ours} {values.shape}\n'.encode())
-      digest.update(np.ascontiguousarray(values, ml_dtypes.bfloat16).view(np.uint8).data)
-    return digest.hexdigest()
+    return _weights_digest((ours, self._own_tensors[names[ours]].whole())
+                           for ours in sorted(names))
 
   @functools.cached_property
   def decoder(self) -> DecoderConfig:
@@ -816,7 +805,14 @@ class ModelFiles:
 
 
 def open_model(source: str | os.PathLike) -> ModelFiles:
-  """Finds a model as `read_folder` does, also that of an adapter."""
+  """Finds the model in a folder that people have.
+
+  `source`: of a model, a folder of the Hub's cache that holds one snapshot of one model, a GGUF
+  file, an adapter (LoRA) of peft that names its base, or the name of a model,
+  `hf:ORG/NAME[@REVISION]` of the Hub or `pip:PACKAGE` in an installed package. The folder of an
+  adapter is that of its base. `UserError` names what else it is (several snapshots, other formats,
+  quantised weights).
+  """
   given = model_path(source)
   if given.suffix == GGUF_SUFFIX and given.is_file():
     return ModelFiles(given, open_gguf(given).config, [])
@@ -845,19 +841,6 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
   if not config.get('model_type'):
     lines.append(f'{path} has no model_type: it is read as {kind}, by the names of its fields')
   return ModelFiles(found, {**config, 'model_type': kind}, lines)
-
-
-def read_folder(directory: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any], list[str]]:
-  """Finds the model in a folder that people have: its folder, config, and lines on what was found.
-
-  `directory`: of a model, a folder of the Hub's cache that holds one snapshot of one model, a GGUF
-  file, an adapter (LoRA) of peft that names its base, or the name of a model,
-  `hf:ORG/NAME[@REVISION]` of the Hub or `pip:PACKAGE` in an installed package. The folder of an
-  adapter is that of its base. `UserError` names what else it is (several snapshots, other formats,
-  quantised weights).
-  """
-  files = open_model(directory)
-  return files.directory, files.config, files.lines
 
 
 def folder_name(directory: str | os.PathLike) -> str:
