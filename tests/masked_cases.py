@@ -6,7 +6,9 @@ import json
 import numpy as np
 from safetensors.numpy import load_file
 
+from fairjax.pretrained.masked_lm import from_vocabulary
 from fairjax.pretrained.masked_rows import lay_out
+from fairjax.pretrained.start import count_words, train_word_pieces
 from fairjax.vocabulary import PieceEncoder
 
 
@@ -71,6 +73,12 @@ def rows_by_hand(documents, tokenizer, special, *, form, max_length, apart=None)
 
 SENTENCES = ['the old cat drinks warm milk', 'a red bird sings every morning',
              'my big dog eats raw meat', 'one small fish swims under ice']
+
+
+def new_start(sizes, texts=SENTENCES * 3, *, seed=3):
+  """A new model, with the word pieces of some texts."""
+  vocabulary = train_word_pieces(count_words(texts), size=sizes.vocab_size)
+  return from_vocabulary(vocabulary, sizes, seed=seed, log=lambda line: None)
 
 
 def compare_models(found, wanted):

@@ -20,7 +20,12 @@ from fairjax.config import ModelConfig
 from fairjax.model import Branches, TransformerXL, init_memory
 from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import run_decoding
-from fairjax.pretrained.decoder_files import read_decoder_config, to_decoder_params
+from fairjax.pretrained.decoder_files import (
+  read_decoder_config,
+  tensor_parts,
+  to_decoder_params,
+  to_decoder_tensor,
+)
 from fairjax.pretrained.tensor_files import Stored
 
 TINY = ModelConfig(
@@ -46,8 +51,14 @@ def golden_decoder(name):
     read_decoder_config(json.loads((GOLDEN / name / 'config.json').read_text())), dtype='float64')
   tensors = load_file(GOLDEN / name / 'model.safetensors')
   return DecoderModel(config), jax.tree.map(jnp.asarray, to_decoder_params(
-    {name.removeprefix('transformer.'): Stored.of(x) for name, x in tensors.items()}, config,
+    {name.removeprefix('transformer.'): Stored(x.shape, x.dtype.name, x.__getitem__)
+     for name, x in tensors.items()}, config,
     dtype=np.float64))
+
+
+def decoder_tensors(params, config):
+  """The published tensors of a decoder's parameters."""
+  return {name: to_decoder_tensor(params, parts) for name, parts in tensor_parts(config).items()}
 
 
 def make_params(config, seed=0, *, scale=0.3):

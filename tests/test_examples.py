@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import test_lexicon
 import test_slice_search
+from masked_cases import new_start
 from test_fair_generation import write_records as write_prompted
 from test_job import TINY as TINY_RUN
 from test_lexicon import archive
@@ -28,7 +29,7 @@ from fairjax.cli.main import VERBS, commands, main
 from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
 from fairjax.measure.scorers import lexicon as lexicons
-from fairjax.pretrained.masked_lm import Sizes, from_scratch
+from fairjax.pretrained.masked_lm import Sizes
 from fairjax.pretrained.start import write_model
 from fairjax.tpu import slice_search
 
@@ -140,7 +141,7 @@ def make_inputs(folder, repository):
   (folder / 'corpus').mkdir()
   (folder / 'corpus' / 'train.txt').write_text('\n'.join(texts[:300]))
   (folder / 'corpus' / 'valid.txt').write_text('\n'.join(texts[300:]))
-  start = from_scratch(texts, Sizes('bert', 1, 16, 2, 400, 64), seed=0, log=lambda line: None)
+  start = new_start(Sizes('bert', 1, 16, 2, 400, 64), texts, seed=0)
   write_model(folder / 'runs' / 'bert', start, start.params, 'mlm')
   (folder / 'winogender').mkdir()
   (folder / 'winogender' / 'templates.tsv').write_text(

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from masked_cases import new_start
 from test_disco import Known, by_gender
 from test_winogender import TEMPLATES
 
@@ -162,11 +163,11 @@ def test_bad_options(tmp_path, capsys, words, message):
 def small_bert(tmp_path_factory):
   """A BERT of one layer with random weights and the words of the planted corpus; its tables."""
   from fairjax.data.planted_gender import make_gendered_corpus, write_tables
-  from fairjax.pretrained.masked_lm import Sizes, from_scratch
+  from fairjax.pretrained.masked_lm import Sizes
   from fairjax.pretrained.start import write_model
   folder = tmp_path_factory.mktemp('small')
   texts = make_gendered_corpus(num_sentences=1500, seed=0, strength=1.0).texts
-  start = from_scratch(texts, Sizes('bert', 1, 16, 2, 1500, 40), seed=0, log=lambda line: None)
+  start = new_start(Sizes('bert', 1, 16, 2, 1500, 40), texts, seed=0)
   write_model(folder / 'bert', start, start.params, 'mlm')
   write_tables(folder / 'tables')
   return folder

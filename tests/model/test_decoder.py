@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from model_oracle import GOLDEN, continuation_logits, golden_decoder
+from model_oracle import GOLDEN, continuation_logits, decoder_tensors, golden_decoder
 from safetensors.numpy import load_file
 from scipy.special import log_softmax
 
 from fairjax.model.causal_lm import Branches, CausalLM, Documents
 from fairjax.model.decoder import DecoderModel, LoraDecoder, NoState, merge_adapters, with_adapters
-from fairjax.pretrained.decoder_files import to_decoder_tensors
 
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
 ROWS, SIZE, BRANCHES, PIECES = 2, 19, 3, 3
@@ -77,7 +76,7 @@ def test_logits_and_states_are_those_of_transformers(published):
 
 def test_published_tensors_come_back_unchanged(published):
   model, params, expected = published
-  back = to_decoder_tensors(jax.tree.map(np.asarray, params), model.config)
+  back = decoder_tensors(jax.tree.map(np.asarray, params), model.config)
   tensors = {name.removeprefix('transformer.'): x for name, x in expected['tensors'].items()}
   assert back.keys() == tensors.keys()
   for name, value in tensors.items():

@@ -1,4 +1,4 @@
-"""Copies of the golden models that tests change."""
+"""Copies of the golden models that tests change; texts to train on, an attribute to sample with."""
 
 import json
 import pathlib
@@ -6,12 +6,25 @@ import shutil
 
 import numpy as np
 import pytest
-from golden_models import GOLDEN
+from golden_models import ATTRIBUTE, GOLDEN
+from masked_cases import SENTENCES
 from safetensors.numpy import load_file, save_file
 
 
-def _write(path, tensors):
-  save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path)
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+  """A file to train masked models on."""
+  path = tmp_path_factory.mktemp('text') / 'train.txt'
+  path.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
+  return path
+
+
+@pytest.fixture
+def attribute(tmp_path):
+  """The file of `ATTRIBUTE`."""
+  path = tmp_path / 'town.yaml'
+  path.write_text(ATTRIBUTE, encoding='utf-8')
+  return path
 
 
 @pytest.fixture
@@ -24,12 +37,7 @@ def copy(tmp_path):
     (folder / 'config.json').write_text(
       json.dumps({k: v for k, v in values.items() if v is not None}))
     if change is not None:
-      _write(folder / 'model.safetensors', change(load_file(folder / 'model.safetensors')))
+      path = folder / 'model.safetensors'
+      save_file({k: np.ascontiguousarray(v) for k, v in change(load_file(path)).items()}, path)
     return folder
   return copy
-
-
-@pytest.fixture
-def write_tensors():
-  """Writes a safetensors file."""
-  return _write

@@ -5,17 +5,33 @@ import pathlib
 
 import jax
 import numpy as np
+import pytest
+
+from fairjax.errors import UserError
+from fairjax.pretrained import load_pretrained
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 MODELS = [('gpt2', 'lm'), ('bert_mlm', 'mlm'), ('bert_classifier', 'classifier'),
           ('albert_mlm', 'mlm'), ('albert_classifier', 'classifier')]
 MORE = 14  # rows of a padded table
+ATTRIBUTE = """
+name: town
+values: [Rome, Oslo]
+templates: ['The {value} is', 'My friend from {value} likes']
+"""
 
 
 def same(ours, other):
   """Asserts that two trees of arrays are equal."""
   assert jax.tree.structure(ours) == jax.tree.structure(other)
   jax.tree.map(np.testing.assert_array_equal, ours, other)
+
+
+def refused(folder, head, message):
+  """Asserts that a model is refused in one line."""
+  with pytest.raises(UserError, match=message) as caught:
+    load_pretrained(folder, head)
+  assert '\n' not in str(caught.value)
 
 
 def vocab_size(name):

@@ -6,15 +6,15 @@ import shutil
 
 import numpy as np
 import pytest
-from golden_models import GOLDEN, MODELS, same
-from safetensors.numpy import load_file
+from golden_models import GOLDEN, MODELS, refused, same
+from model_oracle import decoder_tensors
+from safetensors.numpy import load_file, save_file
 
 from fairjax.cli import main as cli
 from fairjax.errors import UserError
 from fairjax.gender.scored_models import open_language_model
 from fairjax.pretrained import SentenceEncoder, folder_name, load_pretrained, mlm_logits
 from fairjax.pretrained.checkpoint import to_tensors
-from fairjax.pretrained.decoder_files import to_decoder_tensors
 
 pytestmark = pytest.mark.usefixtures('one_device')
 
@@ -22,16 +22,10 @@ BERT, ALBERT, GPT2 = ('bert_mlm', 'mlm'), ('albert_mlm', 'mlm'), ('gpt2', 'lm')
 EMBEDDING = 'bert.embeddings.word_embeddings.weight'
 
 
-def refused(folder, head, message):
-  with pytest.raises(UserError, match=message) as caught:
-    load_pretrained(folder, head)
-  assert '\n' not in str(caught.value)
-
-
 def tensors_of(model):
   """What is written of a model."""
   if model.head == 'lm':
-    return to_decoder_tensors(model.params, model.arch)
+    return decoder_tensors(model.params, model.arch)
   return to_tensors(model.params, model.arch, model.head)
 
 
@@ -86,14 +80,14 @@ def test_untied_decoder_is_a_table_of_its_own(copy):
                 - mlm_logits(tied, model.arch, hidden)).max() > 0.1
 
 
-def test_shards(copy, write_tensors):
+def test_shards(copy):
   folder = copy('bert_classifier')
   whole = load_file(folder / 'model.safetensors')
   (folder / 'model.safetensors').unlink()
   names, index = sorted(whole), {}
   for i, part in enumerate((names[::2], names[1::2]), 1):
     file = f'part-{i}.safetensors'
-    write_tensors(folder / file, {k: whole[k] for k in part})
+    save_file({k: whole[k] for k in part}, folder / file)
     index |= dict.fromkeys(part, file)
   place = folder / 'model.safetensors.index.json'
   place.write_text(json.dumps({'weight_map': index}))

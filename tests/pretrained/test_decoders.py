@@ -27,11 +27,6 @@ from fairjax.pretrained.tensor_files import weight_files
 pytestmark = pytest.mark.usefixtures('one_device')
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
-ATTRIBUTE = """
-name: town
-values: [Rome, Oslo]
-templates: ['The {value} is', 'My friend from {value} likes']
-"""
 SPECIAL = ['<unk>', '<bos>', '<eos>', '<end>']
 
 
@@ -47,13 +42,6 @@ def write_tokenizer(folder, *, begins):
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
       single='<bos> $A', special_tokens=[('<bos>', 1)])
   tokenizer.save(str(folder / 'tokenizer.json'))
-
-
-@pytest.fixture
-def attribute(tmp_path):
-  path = tmp_path / 'town.yaml'
-  path.write_text(ATTRIBUTE, encoding='utf-8')
-  return path
 
 
 @pytest.fixture
@@ -213,19 +201,6 @@ def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(ma
   assert f'! {folder} writes no English' in found
 
 
-def write_shards(folder, *, without=None):
-  """Two shards with an index in the place of one file."""
-  tensors = load_file(folder / 'model.safetensors')
-  (folder / 'model.safetensors').unlink()
-  shards = {f'model-0000{i + 1}-of-00002.safetensors': sorted(tensors)[i::2] for i in range(2)}
-  for name, own in shards.items():
-    save_file({k: tensors[k] for k in own}, folder / name, metadata={'format': 'pt'})
-  (folder / 'model.safetensors.index.json').write_text(json.dumps(
-    {'weight_map': {k: name for name, own in shards.items() for k in own}}))
-  if without:
-    (folder / without).unlink()
-
-
 def rewrite_bytes(change, name='model.safetensors'):
   def damage(folder):
     (folder / name).write_bytes(change((folder / name).read_bytes()))
@@ -245,8 +220,6 @@ NORM = 'model.norm.weight'
 
 
 @pytest.mark.parametrize(('damage', 'words'), [
-  (lambda f: write_shards(f, without='model-00002-of-00002.safetensors'),
-   "names the file 'model-00002-of-00002.safetensors', which is not in"),
   (rewrite_bytes(lambda b: b[:len(b) // 2]), 'model.safetensors cannot be read as safetensors'),
   (rewrite_bytes(lambda b: bytes(x ^ 0x5A for x in b)), 'is damaged, encrypted, or a part'),
   (lambda f: (f / 'model.safetensors').rename(f / 'pytorch_model.bin'),
@@ -274,10 +247,3 @@ def test_wrong_files_give_one_line_and_nothing_is_written(
   error = capsys.readouterr().err
   assert words in error and error.count('\n') == 1
   assert not list(tmp_path.glob('x*'))
-
-
-def test_shards_are_the_whole(make):
-  folder = make('gemma3')
-  whole = load_pretrained(folder, 'lm')
-  write_shards(folder)
-  same(load_pretrained(folder, 'lm').params, whole.params)

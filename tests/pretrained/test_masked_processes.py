@@ -8,7 +8,7 @@ import jax
 import pytest
 from groups import ends, free_address, kill
 from groups import start as start_group
-from masked_cases import SENTENCES, compare_models
+from masked_cases import compare_models
 
 from fairjax import processes
 from fairjax.cli import main as cli
@@ -27,13 +27,6 @@ jax.config.update('jax_num_cpu_devices', 1)
 from fairjax.cli import main as cli
 sys.exit(cli.main(sys.argv[1:]))
 '''
-
-
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-  path = tmp_path_factory.mktemp('text') / 'train.txt'
-  path.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
-  return path
 
 
 def command(text, workdir, *more):

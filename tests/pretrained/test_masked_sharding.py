@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from masked_cases import SENTENCES, compare_models, rows_of
+from masked_cases import SENTENCES, compare_models, new_start, rows_of
 
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Preempted, UserError
@@ -18,7 +18,6 @@ from fairjax.pretrained.masked_lm import (
   Settings,
   Sizes,
   check_mesh,
-  from_scratch,
   train_masked,
 )
 from fairjax.pretrained.masked_rows import MaskedRows, special_tokens
@@ -37,17 +36,17 @@ SPECS = {
   'output.table': P('model', 'fsdp')}
 
 
-def new_start(kind):
+def start_of(kind):
   sizes = Sizes(kind=kind, layers=2, dim=16, heads=4, vocab_size=64, max_length=16,
                 embedding_dim=8 if kind == 'albert' else 0)
-  found = from_scratch(SENTENCES * 3, sizes, seed=3, log=lambda line: None)
+  found = new_start(sizes)
   assert found.arch.vocab_size == 64
   return found
 
 
 @pytest.fixture(scope='module')
 def starts():
-  return {kind: new_start(kind) for kind in ('bert', 'albert')}
+  return {kind: start_of(kind) for kind in ('bert', 'albert')}
 
 
 def arguments(start, steps=6):

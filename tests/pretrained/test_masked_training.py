@@ -9,44 +9,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_models import GOLDEN
-from jax.sharding import AxisType, Mesh
-from masked_cases import SENTENCES, rows_of
+from masked_cases import SENTENCES, new_start, rows_of
 from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
-from fairjax.pretrained.masked_lm import (
-  Sizes,
-  from_scratch,
-  masked_sums,
-)
+from fairjax.pretrained.masked_lm import Sizes, masked_sums
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
-from fairjax.train import read_metrics
-from fairjax.train.sharding import AXES
+from fairjax.train import make_mesh, read_metrics
 
 SMALL = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120', '--max_length=16',
          '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4', '--eval_every=6',
          '--checkpoint_every=4', '--hidden_dropout=0.2', '--attention_dropout=0.1']
 
 
-@pytest.fixture(scope='module')
-def text(tmp_path_factory):
-  path = tmp_path_factory.mktemp('text') / 'train.txt'
-  path.write_text('\n'.join(SENTENCES * 12), encoding='utf-8')
-  return path
-
-
-def mesh_of(count):
-  devices = np.array(jax.devices()[:count]).reshape(1, count, 1, 1)
-  return Mesh(devices, AXES, axis_types=(AxisType.Auto,) * 4)
+def on_two(config, **_):
+  return make_mesh(config, jax.devices()[:2])
 
 
 @pytest.fixture(autouse=True, scope='module')
 def two_devices():
   """Two of the fake devices: enough to split rows, and quick to compile for."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
+    patch.setattr(training, 'make_mesh', on_two)
     yield
 
 
@@ -69,7 +55,7 @@ def trained(text, two_devices, tmp_path_factory):
 @pytest.fixture(scope='module')
 def start():
   sizes = Sizes(kind='bert', layers=2, dim=16, heads=2, vocab_size=120, max_length=16)
-  return from_scratch(SENTENCES * 3, sizes, seed=3, log=lambda line: None)
+  return new_start(sizes)
 
 
 def masked_rows(start, *, share=0.3, count=8):
@@ -164,7 +150,7 @@ def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_
   assert 'saved after step 6 of 12' in capsys.readouterr().err
   assert not (workdir / 'model.safetensors').exists()
   monkeypatch.undo()
-  monkeypatch.setattr(training, 'make_mesh', lambda config, **_: mesh_of(2))
+  monkeypatch.setattr(training, 'make_mesh', on_two)
   assert train(text, workdir) == 0
   assert 'resumes after step 6 of 12' in capsys.readouterr().err
   for name in ('model.safetensors', 'config.json', 'tokenizer.json', 'card.json',

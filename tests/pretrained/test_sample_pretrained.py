@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_models import GOLDEN, MORE, padded, vocab_size
+from golden_models import ATTRIBUTE, GOLDEN, MORE, padded, vocab_size
 from model_oracle import continuation_logits
 
 from fairjax.cli import main as cli
@@ -19,14 +19,6 @@ from fairjax.model.decoder import CachedDecoder, DecoderModel, NoState
 from fairjax.pretrained import load_pretrained
 
 pytestmark = pytest.mark.usefixtures('one_device')
-
-ATTRIBUTE = """
-name: town
-values: [Rome, Oslo]
-templates:
-  - 'The {value} is'
-  - 'My friend from {value} likes'
-"""
 
 
 @functools.cache
@@ -105,13 +97,6 @@ def test_vocabulary_gives_the_text_back(folder):
   broken = dataclasses.replace(model.files, config=model.config | {'eos_token_id': None})
   with pytest.raises(Exception, match='eos_token_id is None'):
     broken.vocabulary()
-
-
-@pytest.fixture
-def attribute(tmp_path):
-  path = tmp_path / 'town.yaml'
-  path.write_text(ATTRIBUTE, encoding='utf-8')
-  return path
 
 
 def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys):

@@ -12,10 +12,10 @@ import sys
 import jax
 import pytest
 import sharding_cases
-from masked_cases import SENTENCES, rows_of
+from masked_cases import SENTENCES, new_start, rows_of
 
 from fairjax.config import MeshConfig, TrainConfig
-from fairjax.pretrained.masked_lm import Settings, Sizes, from_scratch, train_masked
+from fairjax.pretrained.masked_lm import Settings, Sizes, train_masked
 from fairjax.pretrained.masked_rows import special_tokens
 from fairjax.train import make_mesh, read_metrics
 
@@ -33,7 +33,7 @@ def curriculum_losses(kind, *names):
 @jax.enable_x64()
 def masked_losses(folder):
   sizes = Sizes(kind='bert', layers=2, dim=16, heads=2, vocab_size=120, max_length=16)
-  start = from_scratch(SENTENCES * 3, sizes, seed=3, log=lambda line: None)
+  start = new_start(sizes)
   start = start._replace(params=jax.tree.map(lambda x: x.astype('float64'), start.params))
   special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start')
   rows = rows_of([SENTENCES * 6], start.tokenizer, special)
