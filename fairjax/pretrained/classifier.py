@@ -305,20 +305,21 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
 def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mapping[str, int],
                  log: Callable[[str], None]) -> Start:
   """Starts from random parameters and a vocabulary of the training texts."""
-  tokenizer, vocabulary, files = new_tokenizer(
+  tokenizer, files = new_tokenizer(
     texts, vocab_size=sizes['vocab_size'], max_length=sizes['max_length'])
   config = {
-    'architectures': [_CLASSES['bert']], 'model_type': 'bert', 'vocab_size': len(vocabulary),
-    'hidden_size': sizes['dim'], 'num_hidden_layers': sizes['layers'],
-    'num_attention_heads': sizes['heads'], 'intermediate_size': 4 * sizes['dim'],
-    'max_position_embeddings': sizes['max_length'], 'type_vocab_size': 2, 'hidden_act': 'gelu',
-    'layer_norm_eps': 1e-12, 'hidden_dropout_prob': 0.2, 'attention_probs_dropout_prob': 0.1,
+    'architectures': [_CLASSES['bert']], 'model_type': 'bert',
+    'vocab_size': tokenizer.get_vocab_size(), 'hidden_size': sizes['dim'],
+    'num_hidden_layers': sizes['layers'], 'num_attention_heads': sizes['heads'],
+    'intermediate_size': 4 * sizes['dim'], 'max_position_embeddings': sizes['max_length'],
+    'type_vocab_size': 2, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-12,
+    'hidden_dropout_prob': 0.2, 'attention_probs_dropout_prob': 0.1,
     'initializer_range': 0.02, 'pad_token_id': 0, 'position_embedding_type': 'absolute',
     **_label_fields(NAMES[classes])}
   arch = read_architecture(config, where='the options')
   params = new_params(arch, seed=seed, std=initial_std(config))
   count = sum(a.size for group in params.values() for a in group.values())
-  log(f'[start] new BERT: {count:,} parameters, {len(vocabulary)} word pieces of the training '
+  log(f'[start] new BERT: {count:,} parameters, {arch.vocab_size} word pieces of the training '
       'texts')
   return Start(config, arch, params, tokenizer, files, sizes['max_length'], 'new')
 

@@ -290,8 +290,3 @@ def to_decoder_tensor(
   found = [entry.give(to_host(params[entry.ours] if i is None else
                               params['layers'][entry.ours][i])) for entry, i in parts]
   return found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
-
-
-def to_decoder_tensors(params: Mapping[str, Any], config: DecoderConfig) -> dict[str, np.ndarray]:
-  """Inverts `to_decoder_params`: the tensors of `tensor_shapes`."""
-  return {name: to_decoder_tensor(params, parts) for name, parts in tensor_parts(config).items()}

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,7 +36,6 @@ from fairjax.pretrained.start import (
   Start,
   check_free,
   new_params,
-  new_tokenizer,
   open_plan,
   tokenizer_of,
   write_model,
@@ -154,13 +153,6 @@ def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
   log(f"[start] {directory}: {model.architecture.kind}; in its files, but no part of this model: "
       + (', '.join(model.ignored) or 'nothing'))
   return Start.of(model, config, model.architecture, model.params)
-
-
-def from_scratch(texts: Iterable[str], sizes: Sizes, *, seed: int, log: Callable[[str], None]
-                 ) -> Start:
-  """Random parameters, and a WordPiece vocabulary of the texts (lower-case)."""
-  _, vocabulary, _ = new_tokenizer(texts, vocab_size=sizes.vocab_size, max_length=sizes.max_length)
-  return from_vocabulary(vocabulary, sizes, seed=seed, log=log)
 
 
 def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,

@@ -116,11 +116,9 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
 
 
 def new_tokenizer(texts: Iterable[str], *, vocab_size: int, max_length: int
-                  ) -> tuple[Any, dict[str, int], dict[str, bytes]]:
-  """A lower-case WordPiece tokenizer of the texts, its vocabulary, and the files that hold it."""
-  vocabulary = train_word_pieces(count_words(texts), size=vocab_size)
-  tokenizer, files = tokenizer_of(vocabulary, max_length=max_length)
-  return tokenizer, vocabulary, files
+                  ) -> tuple[Any, dict[str, bytes]]:
+  """A lower-case WordPiece tokenizer of the texts, and the files that hold it."""
+  return tokenizer_of(train_word_pieces(count_words(texts), size=vocab_size), max_length=max_length)
 
 
 def tokenizer_of(vocabulary: dict[str, int], *, max_length: int) -> tuple[Any, dict[str, bytes]]:

@@ -45,11 +45,6 @@ class Stored(NamedTuple):
     """All values."""
     return self.read(tuple(slice(0, n) for n in self.shape))
 
-  @classmethod
-  def of(cls, array: np.ndarray) -> 'Stored':
-    """An array in memory as a tensor that is read."""
-    return cls(array.shape, array.dtype.name, array.__getitem__)
-
 
 def weight_files(directory: pathlib.Path) -> list[pathlib.Path]:
   """Files that hold the weights of a directory."""
@@ -126,11 +121,6 @@ def _reader(file: pathlib.Path, name: str) -> Callable[[tuple[slice, ...]], np.n
       raise damaged(file, 'safetensors', e) from None
 
   return read
-
-
-def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-  """All tensors of several safetensors files."""
-  return {name: stored.whole() for name, stored in open_tensors(files).items()}
 
 
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
