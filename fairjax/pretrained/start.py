@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fairjax import processes
+from fairjax.config_io import config_differences
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, read_sealed_json, write_sealed_json
 from fairjax.pretrained.checkpoint import Architecture, Pretrained, entries, to_tensors
@@ -184,25 +185,14 @@ def open_plan(path: pathlib.Path, plan: Mapping[str, Any], *, option: str,
   check_plan(saved, plan, path.parent, option=option)
 
 
-def check_plan(saved: Any, plan: Any, where: pathlib.Path, *, option: str) -> None:
+def check_plan(saved: Mapping[str, Any], plan: Mapping[str, Any], where: pathlib.Path, *,
+               option: str) -> None:
   """Raises `UserError` that names up to three values in which two plans differ."""
-  old, new = _flat(saved), _flat(json.loads(json.dumps(plan)))
-  changed = [f'{k} ({_shown(old.get(k))}, now {_shown(new.get(k))})'
-             for k in sorted(old.keys() | new.keys()) if old.get(k) != new.get(k)]
+  changed = config_differences(saved, json.loads(json.dumps(plan)))
   if changed:
     more = f' and {len(changed) - 3} more' if len(changed) > 3 else ''
     raise UserError(f"{where} belongs to another training: {'; '.join(changed[:3])}{more}: use "
                     f'another {option}, or the same options and data')
-
-
-def _flat(tree: Any, prefix: str = '') -> dict[str, Any]:
-  if not isinstance(tree, dict):
-    return {prefix.removesuffix('.'): tree}
-  return {k: v for name, value in tree.items() for k, v in _flat(value, f'{prefix}{name}.').items()}
-
-
-def _shown(value: Any) -> str:
-  return f'{value[:12]}...' if isinstance(value, str) and len(value) == 64 else repr(value)
 
 
 def check_free(directory: pathlib.Path, *, option: str,

@@ -107,9 +107,9 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   monkeypatch.setattr(fit, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:2]))
   # Another training is refused and touches nothing.
   before = {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
-  for change, message in (('--seed=1', 'settings.seed (0, now 1)'),
+  for change, message in (('--seed=1', 'settings.seed: 0 -> 1'),
                           ('--learning_rate=0.01', 'settings.learning_rate'),
-                          (f'--data={data}/dev.tsv', 'train ('), ('--vocab_size=40', 'config.')):
+                          (f'--data={data}/dev.tsv', 'train: '), ('--vocab_size=40', 'config.')):
     assert train(data, output, change) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert 'belongs to another training' in error and message in error
@@ -127,7 +127,7 @@ def test_a_finished_training_is_left_alone(data, trained, capsys):
   assert 'finished earlier' in capsys.readouterr().err
   assert (trained / 'model.safetensors').stat() == before
   assert train(data, trained, '--epochs=6') == 2
-  assert 'settings.epochs (5, now 6)' in capsys.readouterr().err
+  assert 'settings.epochs: 5 -> 6' in capsys.readouterr().err
 
 
 def test_what_a_kill_after_the_card_leaves_is_removed(data, trained, tmp_path):

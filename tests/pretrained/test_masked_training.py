@@ -112,7 +112,7 @@ def test_what_it_writes_is_a_model_directory(text, trained, capsys):
   assert train(text, trained) == 0
   assert 'finished earlier' in capsys.readouterr().err
   assert (trained / 'training' / 'DONE').stat() == before
-  for more, words in ((['--steps=13'], 'settings.train.steps (12, now 13)'),
+  for more, words in ((['--steps=13'], 'settings.train.steps: 12 -> 13'),
                       (['--attention_dropout=0'], 'config.attention_probs_dropout_prob'),
                       (['--whole_words'], 'settings.whole_words'),
                       (['--rows=packed'], 'source.rows')):
