@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -18,7 +17,7 @@ from jax.sharding import Mesh
 
 from fairjax.errors import UserError
 from fairjax.files import json_sha256, write_json
-from fairjax.inputs import decode, open_input
+from fairjax.inputs import open_input, read_text_lines
 from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import (
   Architecture,
@@ -89,9 +88,9 @@ def read_examples(path: str | os.PathLike, *, classes: int, phrases: bool = Fals
       found = ([_named(row, where, classes)] for row, where in read_rows(
         file, path, ('label',), unquoted_tabs=True))
     elif begin.startswith(b'('):
-      found = (_tree(line, where, phrases=phrases) for line, where in _lines(file, path))
+      found = (_tree(line, where, phrases=phrases) for line, where in _lines(path))
     else:
-      found = ([_columns(line, where, classes)] for line, where in _lines(file, path))
+      found = ([_columns(line, where, classes)] for line, where in _lines(path))
     return _collect(found, path, classes=classes, phrases=phrases)
 
 
@@ -134,14 +133,10 @@ def _hold_out(data: Examples, seed: int) -> tuple[Examples, Examples]:
   return train, dev
 
 
-def _lines(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[str, str]]:
+def _lines(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
   """Lines that are not empty, with their places."""
-  for number, line in enumerate(file, 1):
-    text = decode(line, path, number).rstrip('\r\n')
-    if '\0' in text:
-      raise UserError(f'{path}:{number}: the line holds a NUL character: remove it')
-    if text.strip():
-      yield text, f'{path}:{number}'
+  return ((line, f'{path}:{number}') for number, line in enumerate(read_text_lines(path), 1)
+          if line.strip())
 
 
 def _collect(found: Iterable[Iterable[tuple[int, str]]], path: str | os.PathLike, *, classes: int,

@@ -180,7 +180,8 @@ def _post_norm_layer(x, w, arch: Architecture, seen, key, move) -> Array:
 def _after_attention(x, attended, w, arch: Architecture, key) -> Array:
   """Residual sums, norms and the feed-forward block of `_post_norm_layer`."""
   x = norm(x + attended, w['attention_norm_scale'], w['attention_norm_bias'], arch.norm_eps)
-  moved = _drop(feed_forward(x, w, arch), arch.hidden_dropout, key)
+  inner = dense(x, w['ff_in_kernel'], w['ff_in_bias'], _ACTIVATIONS[arch.activation])
+  moved = _drop(dense(inner, w['ff_out_kernel'], w['ff_out_bias']), arch.hidden_dropout, key)
   return norm(x + moved, w['ff_norm_scale'], w['ff_norm_bias'], arch.norm_eps)
 
 
@@ -204,7 +205,7 @@ def _same(x):
   return x
 
 
-def _attention(x, w, arch: Architecture, seen, key, move=(_same, _same)) -> Array:
+def _attention(x, w, arch: Architecture, seen, key, move) -> Array:
   """Attention of all tokens to those `seen`: `[B, T, D]` to `[B, T, D]`, or packed."""
   pack, unpack = move
   q, k, v = jnp.split(unpack(dense(x, w['qkv_kernel'], w['qkv_bias'])), 3, axis=-1)
@@ -222,12 +223,6 @@ def _attend(q, k, v, arch: Architecture, seen, key) -> Array:
   shares = _drop(jax.nn.softmax(scores, axis=-1), arch.attention_dropout, key).astype(q.dtype)
   mixed = jnp.einsum('bnqs,bsnh->bqnh', shares, v, precision=precision_of(q))
   return mixed.reshape(*mixed.shape[:2], arch.model_dim)
-
-
-def feed_forward(x, w, arch: Architecture) -> Array:
-  """The feed-forward block of one layer: `[B, T, D]` to `[B, T, D]`."""
-  inner = dense(x, w['ff_in_kernel'], w['ff_in_bias'], _ACTIVATIONS[arch.activation])
-  return dense(inner, w['ff_out_kernel'], w['ff_out_bias'])
 
 
 def dense(x, kernel, bias=None, activation=_same) -> Array:
@@ -287,7 +282,6 @@ def wide(x) -> Array:
 
 NONE, EMBEDDING, ALL = 'none', 'embedding', 'all'
 _EMBEDDING = ('embeddings', 'projection')
-_BODY = (*_EMBEDDING, 'layers')
 
 
 def parse_freeze(text: str, arch: Architecture) -> int:
@@ -315,7 +309,7 @@ def trainable_mask(params: Mapping[str, Mapping[str, Any]], arch: Architecture, 
       if layers >= arch.num_layers:  # ALBERT stacks fewer than it applies
         moves[:] = False
       return moves.astype(np.float32).reshape(-1, *shape[1:])
-    frozen = (group in _EMBEDDING and layers >= 0) or (group in _BODY and layers >= arch.num_layers)
+    frozen = group in _EMBEDDING and layers >= 0
     return np.full(shape, 0.0 if frozen else 1.0, np.float32)
 
   return {group: {name: mask(group, array) for name, array in arrays.items()}
