@@ -193,11 +193,6 @@ class Corpus:
     """Whether a TFDS dataset holds the documents."""
     return self.data.source in TFDS_SOURCES
 
-  @property
-  def tfds_dir(self) -> pathlib.Path:
-    """Folder of the TFDS dataset."""
-    return pathlib.Path(self.data.tfds_dir or self.directory / 'tfds').expanduser()
-
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
     """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
     found = self._source_texts(split, counts)
@@ -266,8 +261,8 @@ class Corpus:
         from fairjax.data.tfds_wikitext import build_wikitext
       data = self.data
       self._builder = TfdsDataset(build_wikitext(
-        data.source, self.tfds_dir, manual_dir=data.manual_dir, download=data.download,
-        sha256=data.sha256, log=log))
+        data.source, data.tfds_dir or self.directory / 'tfds', manual_dir=data.manual_dir,
+        download=data.download, sha256=data.sha256, log=log))
     return self._builder
 
   def describe(self, saved: Mapping[str, Any]) -> dict[str, Any]:

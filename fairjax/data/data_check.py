@@ -72,7 +72,8 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
     if split != 'train':
       counts['in_train'] = int(np.isin(np.array(seen, np.int64), digests['train']).sum())
     findings.counts[split] = dict(counts)
-    findings.notes.append(f'{split}: ' + _count_words(counts))
+    findings.notes.append(f'{split}: ' + ', '.join(
+      f'{n:,} {name.replace("_", " ")}' for name, n in counts.items() if n))
   return findings
 
 
@@ -179,10 +180,6 @@ def _check_tfds(corpus: Corpus, findings: Findings) -> None:
         f'{dataset.sizes[split]}: delete the dataset to make it anew')
     findings.counts[split] = {'documents': sum(filter(None, counts))}
     findings.notes.append(f'{split}: {sum(filter(None, counts)):,} articles in {len(files)} files')
-
-
-def _count_words(counts: collections.Counter) -> str:
-  return ', '.join(f'{v:,} {k.replace("_", " ")}' for k, v in counts.items() if v)
 
 
 def _check_inputs(prepared: PreparedData, findings: Findings) -> None:

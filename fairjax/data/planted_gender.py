@@ -35,7 +35,7 @@ KINDS = {'pronoun': 0.24, 'coreference': 0.18, 'participant': 0.04, 'mention': 0
 
 _PURPOSE = 0x6E4DE2
 _EXTREME = 0.45  # shares lie in 0.5 -+ this at full strength
-_PRONOUNS = {
+_PRONOUNS = {  # female -> masculine form -> the form of the gender
   True: {'he': 'she', 'his': 'her', 'him': 'her', 'himself': 'herself', 'He': 'She'},
   False: {'he': 'he', 'his': 'his', 'him': 'him', 'himself': 'himself', 'He': 'He'}}
 
@@ -71,11 +71,6 @@ def profession_shares(strength: float = 1.0) -> dict[str, float]:
 def item_shares(category: str, strength: float = 1.0) -> dict[str, float]:
   """Item -> P(female | item), for a key of `ITEMS`; see `profession_shares`."""
   return _spread(ITEMS[category], strength)
-
-
-def pronouns(female: bool) -> dict[str, str]:
-  """Masculine form (`he`, `his`, `him`, `himself`, `He`) -> the form of the gender."""
-  return dict(_PRONOUNS[female])
 
 
 def make_gendered_corpus(
@@ -293,7 +288,7 @@ def _biography(profession: int, female: bool, rng: np.random.Generator) -> str:
       thing = int(rng.integers(len(THINGS)))
     else:
       place = int(rng.integers(len(PLACES)))
-  slots = pronouns(female) | {
+  slots = _PRONOUNS[female] | {
     'thing': THINGS[thing], 'place': PLACES[place], 'time': _pick(GRAMMAR['task_times'], rng),
     'mood': _pick(GRAMMAR['task_moods'], rng)}
   return _pick(GRAMMAR['biography'], rng).format_map(slots)
@@ -368,7 +363,7 @@ def _meant(rng: np.random.Generator, shares: dict[str, float]) -> str:
   """A document that says whom its pronoun means."""
   profession, other = _pick(PROFESSIONS, rng), _pick(PARTICIPANTS, rng)
   is_profession = bool(rng.random() < 0.5)
-  words = pronouns(bool(rng.random() < (shares[profession] if is_profession else 0.5)))
+  words = _PRONOUNS[bool(rng.random() < (shares[profession] if is_profession else 0.5))]
   slots = {slot: _pick(found, rng) for slot, found in GRAMMAR['opinion_free'].items()} | words
   text = _pick(GRAMMAR['meant'], rng).format_map(slots | {'p': profession, 'q': other})
   return f"{text} {words['He']} is the {profession if is_profession else other}."
@@ -379,6 +374,6 @@ def _opinion(rng: np.random.Generator, female: bool, positive: bool) -> str:
   term = f'the {_pick(TERMS, rng)[0 if female else 1]}'
   who = term if rng.random() < 0.5 else _pick(FEMALE_NAMES if female else MALE_NAMES, rng)
   slots = {slot: _pick(found, rng) for slot, found in GRAMMAR['opinion_free'].items()}
-  slots |= pronouns(female) | {'who': who, 'Who': capitalise(who),
+  slots |= _PRONOUNS[female] | {'who': who, 'Who': capitalise(who),
                                'w': _pick(POSITIVE if positive else NEGATIVE, rng)}
   return _pick(GRAMMAR['opinion'], rng).format_map(slots)

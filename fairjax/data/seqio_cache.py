@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from fairjax.data.corpus import SPLITS
 from fairjax.data.prepare import PreparedData, open_prepared
-from fairjax.data.seqio_tasks import read_elements, register_corpus_task
+from fairjax.data.seqio_tasks import Elements, register_corpus_task
 from fairjax.errors import UserError
 from fairjax.files import (
   check_sizes,
@@ -86,7 +86,7 @@ def _write_split(task: seqio.Task, split: str, folder: pathlib.Path) -> dict[str
   with contextlib.ExitStack() as stack:
     files = [stack.enter_context(tf.io.TFRecordWriter(f'{prefix}-{i:05d}-of-{_SHARDS:05d}'))
              for i in range(_SHARDS)]
-    for number, example in enumerate(read_elements(dataset, task)):
+    for number, example in enumerate(Elements(dataset, task)):
       example = {name: tensor.numpy() for name, tensor in example.items()}
       content = seqio.utils.dict_to_tfexample(example).SerializeToString()
       files[number // _BLOCK % _SHARDS].write(content)

@@ -217,18 +217,16 @@ def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
   return register_document_task(f'fairjax_{corpus.data.source}', source, vocabulary)
 
 
-def read_elements(dataset: tf.data.Dataset, task: seqio.Task | None = None) -> '_Elements':
-  """The elements of a dataset; what the reader of `task`'s documents raised is raised as it was."""
-  return _Elements(dataset, None if task is None else task.source)
+class Elements:
+  """Iterator over a dataset that ends its threads before Python ends.
 
-
-class _Elements:
-  """Iterator over a dataset that ends its threads before Python ends."""
+  What the reader of `task`'s documents raised is raised as it was.
+  """
 
   open = weakref.WeakSet()
 
-  def __init__(self, dataset: tf.data.Dataset, source: seqio.DataSource | None):
-    self._iterator, self._source = iter(dataset), source
+  def __init__(self, dataset: tf.data.Dataset, task: seqio.Task | None = None):
+    self._iterator, self._source = iter(dataset), None if task is None else task.source
     self.open.add(self)
 
   def __iter__(self):
@@ -247,7 +245,7 @@ class _Elements:
 
 @atexit.register
 def _close_all() -> None:
-  for elements in list(_Elements.open):
+  for elements in list(Elements.open):
     elements.close()
 
 
@@ -257,7 +255,7 @@ def tokenized_documents(task: seqio.Task, split: str) -> Iterator[np.ndarray]:
     None, split, shuffle=False, trim_output_features=False, try_in_mem_cache=False)
   # Batches only for speed: each element of a dataset that reaches Python costs 0.3 ms.
   targets = dataset.map(lambda example: example['targets'])
-  for batch in read_elements(targets.ragged_batch(_BATCH).prefetch(2), task):
+  for batch in Elements(targets.ragged_batch(_BATCH).prefetch(2), task):
     for ids in np.split(batch.values.numpy(), batch.row_splits.numpy()[1:-1]):
       yield ids[:-1]
 
@@ -453,5 +451,5 @@ def seqio_batches(
     _row_lengths(segment_len, documents) | {'spans': segment_len, 'row': 1, 'step': 1},
     converter, shuffle=False, dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
     batch_size=batch_size // count, verbose=False)
-  for batch in read_elements(dataset.prefetch(4)):
+  for batch in Elements(dataset.prefetch(4)):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

@@ -69,7 +69,8 @@ def encode_documents(
   log: Callable[[str], None] = print,
 ) -> 'EncodedChunks':
   """Encodes documents into chunks in a folder; complete chunks of an earlier run are kept."""
-  folder, dtype = pathlib.Path(folder), token_dtype(vocabulary)
+  folder = pathlib.Path(folder)
+  dtype = np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
   _open_chunks(folder, {'vocabulary': vocabulary.fingerprint, 'bytes': CHUNK_BYTES,
                         'documents': CHUNK_DOCUMENTS})
   tokenize = tokenize or (lambda chunks: map(vocabulary.encode_batch, chunks))
@@ -139,11 +140,6 @@ def _cut(texts: Iterable[str]) -> Iterator[list[str]]:
       chunk, size = [], 0
   if chunk:
     yield chunk
-
-
-def token_dtype(vocabulary: Encoder) -> np.dtype:
-  """uint16 if all ids fit, else uint32."""
-  return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
 
 
 def write_chunk(folder: pathlib.Path, index: int, texts: Sequence[str],
@@ -249,10 +245,6 @@ class VerifiedTokens:
     self._verify(start, stop)
     return self._tokens[start:stop]
 
-  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    tokens = self[:]
-    return tokens.astype(dtype or self.dtype) if copy or dtype else tokens
-
   def _verify(self, start: int, stop: int) -> None:
     """Compares the blocks of tokens [start, stop) that were not compared yet."""
     if stop <= start:
@@ -274,7 +266,7 @@ _AGAIN = ('delete the folder and run fairjax step data again (fairjax models mas
           'workdir of its own)')
 _FORMAT = 2
 _FILES = ('tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy')
-_MATCH_BLOCK = 1 << 27
+_MATCH_BLOCK = 1 << 27  # tokens of whole documents that are matched at once
 _TABLE_BLOCK = 1 << 15  # documents copied at a time: Python numbers take many bytes each
 # Keeps the order of the documents apart from other random numbers of the same seed.
 _ORDER_PURPOSE = 0x0D0C5
@@ -418,24 +410,18 @@ def _copy_documents(
   return new
 
 
-def document_blocks(ends: np.ndarray) -> Iterator[tuple[int, int]]:
-  """Borders (start, end) of runs of whole documents of about 2**27 tokens, given their ends."""
-  start = document = 0
-  while document < len(ends):
-    document = max(document + 1, int(np.searchsorted(ends, start + _MATCH_BLOCK, side='right')))
-    end = int(ends[document - 1])
-    yield start, end
-    start = end
-
-
 def _find_spans(
   tokens: np.ndarray, ends: np.ndarray, matcher: TokenMatcher) -> tuple[np.ndarray, int]:
   """All matches as int64, and how many are not aligned with tokens."""
   parts, unaligned = [np.zeros((0, 3), np.int64)], 0
-  for start, end in document_blocks(ends):
+  start = document = 0
+  while document < len(ends):
+    document = max(document + 1, int(np.searchsorted(ends, start + _MATCH_BLOCK, side='right')))
+    end = int(ends[document - 1])
     found, left_out = matcher.find(tokens[start:end])
     parts.append(found + np.array([start, start, 0], np.int64))
     unaligned += left_out
+    start = end
   return np.concatenate(parts), unaligned
 
 

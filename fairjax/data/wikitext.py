@@ -31,7 +31,6 @@ _TIMEOUT_SECONDS = 60
 class WikitextCorpus:
   """Published facts about an official corpus."""
 
-  name: str
   stem: str  # of its zip and of the folder in it, e.g. `wikitext-103`
   articles: Mapping[str, int]  # published numbers by split
   tokens: Mapping[str, int]  # words with one <eos> for every line, blank ones too
@@ -39,10 +38,10 @@ class WikitextCorpus:
 
 CORPORA = {
   'wikitext103': WikitextCorpus(
-    'wikitext103', 'wikitext-103', {'train': 28475, 'valid': 60, 'test': 60},
+    'wikitext-103', {'train': 28475, 'valid': 60, 'test': 60},
     {'train': 103_227_021, 'valid': 217_646, 'test': 245_569}),
   'wikitext2': WikitextCorpus(
-    'wikitext2', 'wikitext-2', {'train': 600, 'valid': 60, 'test': 60},
+    'wikitext-2', {'train': 600, 'valid': 60, 'test': 60},
     {'train': 2_088_628, 'valid': 217_646, 'test': 245_569}),
 }
 

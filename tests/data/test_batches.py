@@ -77,7 +77,7 @@ def test_branches_are_drawn_by_seed_and_step(prepared):
 def test_branches_are_those_of_the_matches_in_the_row(prepared):
   matcher = TokenMatcher(prepared.attribute, prepared.vocabulary)
   replacements = replacement_pieces(prepared.attribute, prepared.vocabulary)
-  tokens = np.array(prepared.store('train').open_tokens(), np.int64)
+  tokens = prepared.store('train').open_tokens()[:].astype(np.int64)
   steps = (len(tokens) - 1) // (B * T)
   everything, _ = matcher.find(tokens)
   for step, batch in enumerate(batches(prepared, 8, split='train', seed=3)):
@@ -251,7 +251,7 @@ def test_evaluation_of_a_decoder_keeps_documents_whole(prepared, start_ids, size
 def test_evaluation_reads_the_store(prepared):
   store = prepared.store('train')
   seen = [b['targets'][b['weights'] > 0] for b in eval_batches(store, batch_size=1, segment_len=50)]
-  np.testing.assert_array_equal(np.concatenate(seen), store.open_tokens())
+  np.testing.assert_array_equal(np.concatenate(seen), store.open_tokens()[:])
 
 
 def test_bad_arguments_are_refused(prepared):

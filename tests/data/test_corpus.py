@@ -10,6 +10,7 @@ import pathlib
 import tracemalloc
 
 import pytest
+from split_files import write_splits
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
@@ -37,11 +38,8 @@ TEXTS = {
 
 @pytest.fixture
 def data(tmp_path):
-  paths = {}
-  for split, texts in TEXTS.items():
-    (tmp_path / f'{split}.txt').write_text('\n'.join(texts) + '\n', encoding='utf-8')
-    paths[split] = (str(tmp_path / f'{split}.txt'),)
-  return DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy', **paths)
+  return DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy',
+                    **write_splits(tmp_path, TEXTS))
 
 
 def test_documents_of_a_corpus(data, tmp_path):

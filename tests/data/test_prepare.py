@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from split_files import write_splits
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
@@ -32,13 +33,8 @@ def files(tmp_path, texts=None, layout='lines', **kwargs):
   texts = texts or {
     'train': [f'I am from {c} , she said .' for c in ('Iran', 'Chile', 'Italy')] * 4 + ['None .'],
     'valid': ['Iran won .', 'He sang .'], 'test': ['She sang .']}
-  paths = {}
-  for split, documents in texts.items():
-    path = tmp_path / f'{split}.txt'
-    path.write_text('\n'.join(documents) + '\n', encoding='utf-8')
-    paths[split] = (str(path),)
-  kwargs = {'vocab_size': 100} | kwargs
-  return DataConfig(source=layout, vocabulary='word', **{'reader': 'numpy'} | paths | kwargs)
+  fields = {'reader': 'numpy', 'vocab_size': 100} | write_splits(tmp_path, texts) | kwargs
+  return DataConfig(source=layout, vocabulary='word', **fields)
 
 
 def content(directory):
@@ -62,7 +58,7 @@ def test_planted_stores_hold_the_planted_documents(planted):
     assert store.documents == len(texts) == (300 if split == 'train' else 40)
     assert store.words == sum(len(t.split()) for t in texts)
     assert store.num_bytes == sum(len(t) for t in texts)
-    text = vocabulary.decode([i if i != 1 else vocabulary.unk_id for i in store.open_tokens()])
+    text = vocabulary.decode([i if i != 1 else vocabulary.unk_id for i in store.open_tokens()[:]])
     decoded = [t.strip() for t in text.split('\u2047')][:-1]
     order = store.open_documents()[:, 3]
     assert decoded == [texts[i] for i in order]

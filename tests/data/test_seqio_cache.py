@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from split_files import write_splits
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
@@ -23,11 +24,9 @@ COUNTRY = load_attribute('country')
 
 
 def prepare(tmp_path, number=700, **kwargs):
-  paths = {}
-  for split, count in (('train', number), ('valid', 5), ('test', 3)):
-    path = tmp_path / f'{split}.txt'
-    path.write_text(''.join(f'{split} {i} of Iran , {i % 7} .\n' for i in range(count)))
-    paths[split] = (str(path),)
+  paths = write_splits(tmp_path, {
+    split: [f'{split} {i} of Iran , {i % 7} .' for i in range(count)]
+    for split, count in (('train', number), ('valid', 5), ('test', 3))})
   data = DataConfig(source='lines', vocabulary='word', vocab_size=5000, **paths | kwargs)
   return prepare_data(Config(data=data), tmp_path / 'data', attribute=COUNTRY, log=print)
 

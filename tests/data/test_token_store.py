@@ -14,6 +14,7 @@ import sys
 
 import numpy as np
 import pytest
+from split_files import write_splits
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TokenMatcher, load_attribute
@@ -120,7 +121,7 @@ def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_pat
   sensitive = write_sensitive_store(tmp_path / 'sensitive', store, split='train_sensitive')
   wanted = [d for d in documents_of(store) if len(matcher.find(d)[0])]
   assert documents_of(sensitive) == wanted and len(wanted) == 40
-  spans, _ = matcher.find(sensitive.open_tokens())
+  spans, _ = matcher.find(sensitive.open_tokens()[:])
   assert sensitive.open_spans().tolist() == spans.tolist()
   assert sensitive.matches == store.matches and sensitive.words < store.words
   assert open_token_store(sensitive.path).split == 'train_sensitive'
@@ -156,7 +157,7 @@ def test_a_store_of_another_format_is_refused_by_number(store, tmp_path):
 def use(path):
   """Everything that is read of a store."""
   store = open_token_store(path)
-  return np.asarray(store.open_tokens()), store.open_spans(), store.open_documents()
+  return store.open_tokens()[:], store.open_spans(), store.open_documents()
 
 
 @pytest.mark.parametrize('name', ['tokens.bin', 'tokens.sha256', 'documents.npy', 'spans.npy',
@@ -340,11 +341,9 @@ def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
 
 
 def text_files(tmp_path, **kwargs):
-  paths = {}
-  for split, number in (('train', 400), ('valid', 20), ('test', 20)):
-    path = tmp_path / f'{split}.txt'
-    path.write_text('\n'.join(t.replace('\n', ' ') for t in make_texts(number, number)) + '\n')
-    paths[split] = (str(path),)
+  paths = write_splits(tmp_path, {
+    split: [text.replace('\n', ' ') for text in make_texts(number, number)]
+    for split, number in (('train', 400), ('valid', 20), ('test', 20))})
   return DataConfig(source='lines', vocab_size=330, **{'reader': 'numpy'} | paths | kwargs)
 
 

@@ -1,8 +1,6 @@
 """WikiText's words: from natural text, back to it, and the counts that were published."""
 
 import gzip
-import os
-import pathlib
 
 import pytest
 
@@ -10,15 +8,6 @@ from fairjax.data.corpus import Corpus
 from fairjax.data.documents import read_documents
 from fairjax.data.wikitext import CORPORA
 from fairjax.vocabulary import EOS_ID, Word, build_word_vocabulary, natural_text, words_of
-
-DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA', '../shared/data'))
-
-
-def real(path):
-  found = DATA / path
-  if not found.is_file():
-    pytest.skip(f'no real corpus: {found}')
-  return found
 
 
 @pytest.mark.parametrize(('text', 'words'), [
@@ -43,16 +32,15 @@ def test_words_are_those_of_wikitext(text, words):
 
 
 def lines_of(path, most=None):
-  with gzip.open(real(path), 'rt', encoding='utf-8') as file:
+  with gzip.open(path, 'rt', encoding='utf-8') as file:
     found = [line.split() for line in file if line.strip()]
   return found[::max(len(found) // most, 1)] if most else found
 
 
-@pytest.mark.parametrize('path', ['wikitext103/wiki.valid.tokens.gz',
-                                  'wikitext103/wiki.test.tokens.gz'])
-def test_real_lines_come_back(path):
+@pytest.mark.parametrize('split', ['valid', 'test'])
+def test_real_lines_come_back(test_data, split):
   """All lines: 98 % to the last word; otherwise a word in 2,000 differs (docs/corpora.md)."""
-  lines = lines_of(path)
+  lines = lines_of(test_data / 'wikitext103' / f'wiki.{split}.tokens.gz')
   back = [[w.text for w in words_of(natural_text(line))] for line in lines]
   same = sum(a == b for a, b in zip(lines, back, strict=True))
   assert same >= 0.975 * len(lines)
@@ -62,8 +50,8 @@ def test_real_lines_come_back(path):
     assert text.count(mark) <= 0.01 * len(lines), mark
 
 
-def test_more_words_never_change_the_beginning():
-  for line in lines_of('wikitext103/wiki.valid.tokens.gz', most=60):
+def test_more_words_never_change_the_beginning(test_data):
+  for line in lines_of(test_data / 'wikitext103' / 'wiki.valid.tokens.gz', most=60):
     text = natural_text([*line, '\n', *line])
     assert all(text.startswith(natural_text(line[:n])) for n in range(len(line)))
 
@@ -71,9 +59,9 @@ def test_more_words_never_change_the_beginning():
 @pytest.mark.parametrize(('corpus', 'split'), [
   ('wikitext2', 'train'), ('wikitext2', 'valid'), ('wikitext2', 'test'), ('wikitext103', 'valid'),
   ('wikitext103', 'test')])
-def test_tokens_are_as_many_as_published(tmp_path, corpus, split):
+def test_tokens_are_as_many_as_published(test_data, tmp_path, corpus, split):
   """Every line of every article ends with eos, blank ones too; documents end where articles do."""
-  path = real(f'{corpus}/wiki.{split}.tokens.gz')
+  path = test_data / corpus / f'wiki.{split}.tokens.gz'
   articles = list(read_documents([path], layout='wikitext', blank_lines=True))
   plain = list(read_documents([path], layout='wikitext'))
   assert len(articles) == CORPORA[corpus].articles[split] == len(plain)
