@@ -277,7 +277,7 @@ def check_record(
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
   continuation = record.get('continuation', '')
   if continuation is None or continuation != continuation:  # null; NaN of a data frame
-    record['continuation'] = ''
+    record = record | {'continuation': ''}
     if counts is not None:
       counts['continuations that are null, read as empty texts'] += 1
   # Records of one file have the same fields of the same types: that is looked at once.

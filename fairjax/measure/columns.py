@@ -1,14 +1,13 @@
 """Generation records as columns: checked, and turned into the scores of prefixes.
 
-A record is a mapping with `attribute`, `value`, `template`, `prefix` and `continuation`, and
-optionally `sample`, `subgroup`, `model` and `scores`. Records of any model will do. Those of the
-arm `rewording` (`arm`) have the number of the rewording of the template (`rewording`) too. The
-optional key `_where` ("file:line") goes into error messages.
+Records are those of `fairjax.generate.records`, of any model. Those of the arm `rewording` (`arm`)
+have the number of the rewording of the template (`rewording`) too. The optional key `_where`
+("file:line") goes into error messages.
 """
 
 import collections
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +15,9 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
+from fairjax.generate.records import check_record
 from fairjax.measure.estimates import SampleScores
 
-REQUIRED = ('attribute', 'value', 'template', 'prefix', 'continuation')
 SCORED_TEXTS = ('continuation', 'prefix+continuation')
 EMPTY = ('error', 'drop', 'keep')
 """What is done about empty continuations (refusals, length limits, errors of an API)."""
@@ -241,7 +240,7 @@ def read_generations(
       numbers; fewer than two values; a template without records of one of them; a template with
       one prefix for two values; continuations without a text.
   """
-  return _read(records, [attribute], empty, coupled)[attribute.name]
+  return read_attributes(records, [attribute], empty=empty, coupled=coupled)[attribute.name]
 
 
 def read_attributes(
@@ -251,28 +250,23 @@ def read_attributes(
   """`read_generations` of several attributes, in any order, in one pass: name -> its records."""
   if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
-  return _read(records, attributes, empty, coupled)
-
-
-def _read(
-  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], empty: str, coupled: bool,
-) -> dict[str, Generations]:
-  """The records of each attribute, in one pass."""
   columns = {a.name: _Columns(a) for a in attributes}
   arms = {a.name: _Columns(a) for a in attributes}
   labels: dict[str, dict[int | str, tuple[int | str, int]]] = {a.name: {} for a in attributes}
-  for record, where in _checked(records):
+  for number, given in enumerate(records, 1):
+    where = str(given.get('_where') or f'record {number}')
+    record = check_record(given if type(given) is dict else dict(given), where)
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
                       'give the records of one')
     if record.get('arm') == 'rewording':
-      number = record.get('rewording')
-      if type(number) is not int or number < 1:
-        raise UserError(f"{where}: field 'rewording' is {number!r}, not the number of a rewording, "
+      k = record.get('rewording')
+      if type(k) is not int or k < 1:
+        raise UserError(f"{where}: field 'rewording' is {k!r}, not the number of a rewording, "
                         'from 1')
-      label = f"{record['template']}, rewording {number}"
-      labels[record['attribute']][label] = record['template'], number
+      label = f"{record['template']}, rewording {k}"
+      labels[record['attribute']][label] = record['template'], k
       arms[record['attribute']].add({**record, 'template': label}, where)
     else:
       columns[record['attribute']].add(record, where)
@@ -315,8 +309,8 @@ class _Columns:
     self._appends = tuple(column.append for column in (self._labels, *self._columns.values()))
 
   def add(self, record: Mapping[str, Any], where: str) -> None:
-    """Checks and keeps one record."""
-    value = self._check(record, where)
+    """Keeps one record, whose fields were checked."""
+    value = self._value(record, where)
     if self._labels and record.get('model') != self._model:
       raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
                       f'{self._model!r}: measure one model at a time')
@@ -332,10 +326,9 @@ class _Columns:
     recorded(record.get('scores'))
     places(where)
 
-  def _check(self, record: Mapping[str, Any], where: str) -> int:
-    """Checks the fields of one record; the index of its value."""
-    attribute, given = self._attribute, record.get('subgroup')
-    key = (record['value'], given if given is None or isinstance(given, str) else str(given))
+  def _value(self, record: Mapping[str, Any], where: str) -> int:
+    """The index of a record's value, whose subgroup must be that of the attribute."""
+    attribute, key = self._attribute, (record['value'], record.get('subgroup'))
     value = self._values.get(key)
     if value is None:
       value = attribute.find_value(record['value'])
@@ -343,17 +336,10 @@ class _Columns:
         raise unknown_name(f'value of attribute {attribute.name}', record['value'],
                            attribute.value_texts, where=where)
       subgroup = attribute.values[value].subgroup
-      if key[1] not in (None, subgroup) and normal_form(key[1]) != normal_form(subgroup):
-        raise UserError(f"{where}: subgroup of '{record['value']}' is '{given}', but "
+      if key[1] is not None and normal_form(key[1]) != normal_form(subgroup):
+        raise UserError(f"{where}: subgroup of '{record['value']}' is '{key[1]}', but "
                         f"'{subgroup}' in attribute {attribute.name}")
       self._values[key] = value
-    sample = record.get('sample')
-    if type(sample) is not int and sample is not None and (
-        not isinstance(sample, int) or isinstance(sample, bool)):
-      raise UserError(f"{where}: field 'sample' is {sample!r}, not a whole number")
-    scores = record.get('scores')
-    if type(scores) is not dict and scores is not None and not isinstance(scores, Mapping):
-      raise UserError(f"{where}: field 'scores' is {scores!r}, not names with scores")
     return value
 
   def finish(self) -> Generations:
@@ -387,30 +373,6 @@ def join_text(prefix: str, continuation: str) -> str:
   if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():
     return prefix + continuation
   return f'{prefix} {continuation}'
-
-
-def _checked(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
-  """Yields records whose required fields are there and of their types, each with its place."""
-  accepted: set[tuple] = set()  # types of the required fields, which most records share
-  for number, record in enumerate(records, 1):
-    where = record.get('_where')
-    where = f'record {number}' if where is None else str(where)
-    shape = tuple(map(type, map(record.get, REQUIRED)))
-    if shape not in accepted:
-      _check_fields(record, where)
-      accepted.add(shape)
-    yield record, where
-
-
-def _check_fields(record: Mapping[str, Any], where: str) -> None:
-  """The required fields are there and of their types."""
-  for field in REQUIRED:
-    if field not in record:
-      raise UserError(f"{where}: field '{field}' is missing; required: {', '.join(REQUIRED)}")
-    kinds = (str, int) if field == 'template' else (str,)
-    if not isinstance(record[field], kinds) or isinstance(record[field], bool):
-      expected = ' or '.join(k.__name__ for k in kinds)
-      raise UserError(f"{where}: field '{field}' is {record[field]!r}, not {expected}")
 
 
 def _check_prefixes(generations: Generations) -> None:
