@@ -75,12 +75,15 @@ def compare_fairness(
   samples = min(new.samples_per_prefix[0], old.samples_per_prefix[0])
   if samples < JACKKNIFE_GROUPS:
     raise UserError(f'a prefix has {samples} samples: a gate needs {JACKKNIFE_GROUPS} or more')
-  values, chance = zip(*(_individual(x, permutations, seed) for x in (new, old)), strict=True)
+  statistics = [LabelStatistics(x.scores, x.subgroup_index) for x in (new, old)]
+  values = [float(s.observed().all_pairs.mean()) for s in statistics]
+  chance = [float(s.permuted(permutations, coupled=x.coupled, seed=seed).all_pairs.mean())
+            for x, s in zip((new, old), statistics, strict=True)]
   difference = values[0] - values[1]
   if not np.array_equal(new.sizes, old.sizes):
     difference -= chance[0] - chance[1]
-  left = [jackknife(x, LabelStatistics(x.scores, x.subgroup_index)).all_pairs.mean(axis=0)
-          for x in (new, old)]
+  left = [jackknife(x, s).all_pairs.mean(axis=0)
+          for x, s in zip((new, old), statistics, strict=True)]
   paired = new.coupled and old.coupled and all(
     np.array_equal(a[0], b[0]) for a, b in zip(new.sample_ids, old.sample_ids, strict=True))
   parts = [left[0] - left[1]] if paired else left
@@ -97,13 +100,6 @@ def compare_fairness(
   return GateResult(
     values[0], values[1], chance[0], chance[1], difference, error, low, high, margin, verdict,
     -margin < low and high < margin, paired, samples, needed)
-
-
-def _individual(samples: SampleScores, permutations: int, seed: int) -> tuple[float, float]:
-  """I.F. and what is expected by chance."""
-  found = LabelStatistics(samples.scores, samples.subgroup_index)
-  null = found.permuted(permutations, coupled=samples.coupled, seed=seed)
-  return float(found.observed().all_pairs.mean()), float(null.all_pairs.mean())
 
 
 def junit_xml(results: dict[tuple[str, str], GateResult]) -> bytes:
