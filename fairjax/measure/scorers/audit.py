@@ -22,7 +22,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
-from fairjax.measure.correlation import pearson
+from fairjax.measure.correlation import pearson, spearman
 from fairjax.measure.estimates import holm
 from fairjax.measure.scorers.base import (
   RecordedScorer,
@@ -127,8 +127,6 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
   # neither rates 0.5 too. Correlations are None where a scorer gives one score to all.
   if len(scores) < 2:
     return []
-  from scipy.stats import rankdata
-  ranks = {name: rankdata(column) for name, column in scores.items()}
   signs = {name: np.sign(column - 0.5) for name, column in scores.items()}
   result = []
   for first, second in itertools.combinations(scores, 2):
@@ -136,7 +134,7 @@ def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     both = (signs[first] != 0) & (signs[second] != 0)
     result.append({
       'scorers': [first, second], 'n': len(equal),
-      'spearman': pearson(ranks[first], ranks[second]),
+      'spearman': spearman(scores[first], scores[second]),
       'pearson': pearson(scores[first], scores[second]),
       'equal_signs': float(equal.mean()) if equal.size else None,
       'n_opinionated': int(both.sum()),
