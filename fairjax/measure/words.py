@@ -46,13 +46,12 @@ class WordCounts:
     return np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def count_words(generations: Generations, *, most_records: int = MOST_RECORDS) -> WordCounts:
+def count_words(generations: Generations) -> WordCounts:
   """Splits continuations at white space."""
-  # Above `most_records` (0: never) the first samples of every prefix are read. How many depends on
-  # the number of prefixes alone, so that it is the same for all models.
+  # Of more than `MOST_RECORDS` the first samples of every prefix are read. How many depends on the
+  # number of prefixes alone, so that it is the same for all models.
   prefixes = len(generations.templates) * len(generations.attribute.values)
-  samples = max(1, most_records // prefixes) if most_records else 0
-  chosen = generations.first_samples(samples)
+  chosen = generations.first_samples(max(1, MOST_RECORDS // prefixes))
   index: dict[str, int] = collections.defaultdict(lambda: len(index))
   words: list[str] = []
   lengths = np.empty(len(chosen), np.int64)
