@@ -1,5 +1,6 @@
 """Sentiment by a BERT classifier (H-15): its classes' probabilities, weighed by their meaning."""
 
+import functools
 import hashlib
 import json
 import math
@@ -45,7 +46,6 @@ class BertScorer:
     folder = safe_name(self._model.name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'
     self._mesh, self._batch_tokens = mesh, batch_tokens
-    self._runner: Callable[..., np.ndarray] | None = None
 
   @classmethod
   def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
@@ -64,8 +64,6 @@ class BertScorer:
     if not len(texts):
       return np.zeros((0, len(self._model.architecture.labels)))
     encoded = self._texts.encode(texts)
-    if self._runner is None:
-      self._runner = self._make_runner()
     logits = self._runner(encoded.ids).astype(np.float64)
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
@@ -90,8 +88,9 @@ class BertScorer:
     from fairjax.pretrained import encode_texts
     return encode_texts(self._model.tokenizer, texts, max_length=self.max_length)
 
-  def _make_runner(self):
-    """Puts the model on the devices."""
+  @functools.cached_property
+  def _runner(self) -> Callable[..., np.ndarray]:
+    """The model, on the devices from the first text on."""
     from fairjax.pretrained.batch_runner import class_runner
     return class_runner(self._model.params, self._model.arch, max_length=self.max_length,
                         mesh=self._mesh, batch_tokens=self._batch_tokens)
