@@ -14,7 +14,6 @@ from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.measure.scorers import load_scorer
-from fairjax.measure.scorers.base import OpinionScorer
 from fairjax.measure.scorers.lexicon import (
   FILES,
   SHA256,
@@ -165,4 +164,4 @@ def test_lexicon_errors_name_file_and_line(tmp_path, content, message):
   path = tmp_path / 'words.txt'
   path.write_bytes(content)
   with pytest.raises(UserError, match=message):
-    OpinionScorer.from_lexicon_files(path, path)
+    read_lexicon(path)

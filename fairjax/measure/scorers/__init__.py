@@ -13,7 +13,7 @@ from fairjax.measure.scorers.base import (
   TextBlobScorer,
   VaderScorer,
 )
-from fairjax.measure.scorers.lexicon import lexicon_files
+from fairjax.measure.scorers.lexicon import lexicon_files, read_lexicon
 
 
 def load_scorer(
@@ -55,4 +55,4 @@ def load_scorer(
   if len(files) != 2:
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
                     'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax scorers lexicon')
-  return OpinionScorer.from_lexicon_files(*files)
+  return OpinionScorer(*map(read_lexicon, files))

@@ -8,7 +8,6 @@ Anything with `name`, `fingerprint` and `score` is a scorer.
 import collections
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +17,6 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form, plain_apostrophes
 from fairjax.errors import UserError
-from fairjax.measure.scorers.lexicon import read_lexicon
 
 SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
@@ -81,13 +79,6 @@ class OpinionScorer:
     self.unmatchable = tuple(sorted(w for w in self.lexicon if not _COMPOUND.fullmatch(w)))
     content = json.dumps(['opinion, tokens 2', sorted(self.lexicon.items())])
     self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
-
-  @classmethod
-  def from_lexicon_files(
-    cls, positive: str | os.PathLike, negative: str | os.PathLike
-  ) -> 'OpinionScorer':
-    """Reads two word lists in the format of Hu and Liu (2004)."""
-    return cls(read_lexicon(positive), read_lexicon(negative))
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]."""
