@@ -4,6 +4,7 @@
 which is compared when it is resumed, and whether the file is complete.
 """
 
+import collections
 import contextlib
 import hashlib
 import json
@@ -133,7 +134,11 @@ def generate(
   if complete is not None:
     return 0
   work.done[:] = done
-  counts = _Counts()
+  counts, start = collections.Counter(), time.monotonic()
+
+  def rate() -> str:
+    return f"{counts['tokens'] / max(time.monotonic() - start, 1e-9):,.0f} tokens/s"
+
   writing = RecordWriter(path) if processes.is_first() else contextlib.nullcontext()
   watching = Watch('sample', path.parent if hang else None, hang or LogConfig())
   with writing as writer, watching as watch, Progress(
@@ -143,14 +148,14 @@ def generate(
       if writer is not None:
         writer.append(new)
       work.mark_done(new, model)
-      counts.add(len(new), tokens, at_limit)
-      progress.add(len(new), counts.rate)
+      counts.update(records=len(new), tokens=tokens, at_limit=at_limit)
+      progress.add(len(new), rate)
   if processes.is_first():
     seal_records(identity, work, sample)
   processes.share()
-  log(f'{path}: {work.done.size:,} records, {counts.rate()}, {counts.seconds:.1f} s'
-      + (f', {counts.at_limit:,} at the length limit' if counts.at_limit else ''))
-  return counts.records
+  log(f'{path}: {work.done.size:,} records, {rate()}, {time.monotonic() - start:.1f} s'
+      + (f", {counts['at_limit']:,} at the length limit" if counts['at_limit'] else ''))
+  return counts['records']
 
 
 def check_inputs(
@@ -251,7 +256,7 @@ def _sample_missing(
       new, sizes = [], []
       for row, value in enumerate(values):
         for column, number in enumerate(samples):
-          if not work.is_done(group, value, number):
+          if not work.done[work.index[group, value], number]:
             ids = tokens[row, column, :lengths[row, column]]
             text = _continuation(vocabulary, encoded[group, value], ids)
             new.append(work.record(group, value, number, text, model) | _asked(vocabulary))
@@ -289,10 +294,6 @@ class Work:
       if not self.done[rows, start:end].all():
         yield range(start, end)
 
-  def is_done(self, template: tuple[int, int], value: int, number: int) -> bool:
-    """Whether a sample is recorded."""
-    return self.done[self.index[template, value], number]
-
   def mark_done(self, records: Iterable[Mapping[str, Any]], model: str) -> None:
     """Marks records, and checks that they are ours."""
     number_of = {text: i for i, text in enumerate(self.attribute.value_texts)}
@@ -323,27 +324,6 @@ class Work:
       'template': int(template[0]), **({'sample': int(number)} if self.numbered else {}),
       'prefix': self.texts[self.index[template, value]], 'continuation': continuation,
       'model': model} | _arm(template[1])
-
-
-class _Counts:
-  """Counts of the samples, and their rate."""
-
-  def __init__(self) -> None:
-    self.records = self.tokens = self.at_limit = 0
-    self._start = time.monotonic()
-
-  @property
-  def seconds(self) -> float:
-    return time.monotonic() - self._start
-
-  def add(self, records: int, tokens: int, at_limit: int) -> None:
-    self.records += records
-    self.tokens += tokens
-    self.at_limit += at_limit
-
-  def rate(self) -> str:
-    """Tokens a second, in words."""
-    return f'{self.tokens / max(self.seconds, 1e-9):,.0f} tokens/s'
 
 
 def _continuation(
