@@ -7,11 +7,10 @@ from fairjax.generate.records import (
   RecordWriter,
   check_complete,
   manifest_of,
-  parse_record,
   read_records,
   records_stem,
   repair,
 )
 
-__all__ = ['RecordWriter', 'check_complete', 'manifest_of', 'parse_record', 'read_records',
-           'records_stem', 'repair']
+__all__ = ['RecordWriter', 'check_complete', 'manifest_of', 'read_records', 'records_stem',
+           'repair']

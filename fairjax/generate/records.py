@@ -259,17 +259,6 @@ def records_stem(path: str | os.PathLike) -> str:
   return 'stdin' if name == '-' else name
 
 
-def parse_record(line: bytes | str, where: str) -> dict[str, Any]:
-  """Reads and checks one line of JSON; `where` is "file:line" for messages.
-
-  >>> parse_record('{"attribute": "country", "value": "France"}', 'a.jsonl:3')
-  Traceback (most recent call last):
-  ...
-  fairjax.errors.UserError: a.jsonl:3: fields missing: prefix, continuation, template
-  """
-  return check_record(whole_row(parse_json(line, where), where), where)
-
-
 def check_record(
   record: Any, where: str, *, counts: collections.Counter | None = None) -> dict[str, Any]:
   """Checks the fields of one record and returns it."""

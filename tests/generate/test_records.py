@@ -11,7 +11,7 @@ import pytest
 from fairjax.counterfactual import list_attributes, load_attribute
 from fairjax.counterfactual.attributes import Template
 from fairjax.errors import UserError
-from fairjax.generate import RecordWriter, parse_record, read_records, repair
+from fairjax.generate import RecordWriter, read_records, repair
 from fairjax.generate.records import TemplateFinder
 
 RECORD = {'attribute': 'country', 'value': 'Côte', 'template': 0, 'prefix': 'Côte is',
@@ -91,7 +91,7 @@ def test_bad_lines(tmp_path, line, message):
 def test_optional_fields_may_be_absent_or_null():
   record = {k: RECORD[k] for k in ('attribute', 'value', 'prefix', 'continuation')}
   record |= {'template': 'People from X', 'sample': None, 'scores': None}
-  assert parse_record(json.dumps(record), 'x:1') == record
+  assert list(read_records([record])) == [record | {'_where': 'record 1'}]
 
 
 def test_missing_empty_and_truncated_files(tmp_path):

@@ -7,7 +7,7 @@ from test_report import ATTRIBUTE, SCORERS, make_records
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
-from fairjax.generate import parse_record
+from fairjax.generate import read_records
 from fairjax.measure import VaderScorer, measure_records, perplexities, read_generations
 from fairjax.report import KnownBias, ModelRow, write_report
 from fairjax.report.differences import SCHEMA
@@ -56,4 +56,4 @@ def test_the_report_and_records_keep_their_schemas(report, check_keys, capsys):
     wrong = record | {field: value}
     assert not schemas['record'].is_valid(wrong)
     with pytest.raises(UserError, match=field):  # what the schema refuses, the reader refuses
-      parse_record(json.dumps(wrong), 'r:1')
+      list(read_records([wrong]))
