@@ -100,22 +100,15 @@ def _no_branches(num_branches: int, num_pieces: int, tail: int) -> dict[str, np.
     'branch_counts': np.zeros(len(COUNT_NAMES), np.int32)}
 
 
-def swap_text(
-  text: str, match: Match, value: int, attribute: Attribute, *, adjust_article: bool = False,
-) -> str:
-  """The text with one match replaced by another value, a number.
-
-  `adjust_article` also changes "a" or "an" right before the match. The paper's counterfactuals
-  (H-01) change the sensitive token only.
+def swap_text(text: str, match: Match, value: int, attribute: Attribute) -> str:
+  """The text with one match replaced by another value, a number, and "a" or "an" before it.
 
   >>> from fairjax.counterfactual.attributes import load_attribute
   >>> swap_text('I met a baker.', Match(8, 13, 11), 12, load_attribute('occupation'))
-  'I met a accountant.'
+  'I met an accountant.'
   """
-  before, new = text[:match.start], attribute.values[value]
-  if adjust_article:
-    before = re.sub(r'\b([Aa])n?(?= \Z)',
-                    lambda m: m[1] + new.article[1:], before)
+  new = attribute.values[value]
+  before = re.sub(r'\b([Aa])n?(?= \Z)', lambda m: m[1] + new.article[1:], text[:match.start])
   return before + new.text + text[match.end:]
 
 

@@ -76,7 +76,7 @@ def make_frames(
     for value in range(len(attribute.values)):
       swapped = text
       for match in reversed(own):  # from the end, so that the places before stay where they are
-        swapped = swap_text(swapped, match, value, attribute, adjust_article=True)
+        swapped = swap_text(swapped, match, value, attribute)
       row.append(swapped)
     weights[tuple(row)] += 1
   return Frames(
