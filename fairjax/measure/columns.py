@@ -16,7 +16,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate.records import check_record
-from fairjax.measure.estimates import SampleScores
+from fairjax.measure.estimates import LEVEL, SampleScores
 
 SCORED_TEXTS = ('continuation', 'prefix+continuation')
 EMPTY = ('error', 'drop', 'keep')
@@ -47,7 +47,7 @@ class EmptyTexts(NamedTuple):
     return {'empty': list(self.empty), 'records': list(self.records), 'left_out': self.left_out,
             'p_value': self.p_value}
 
-  def sentence(self, level: float) -> str | None:
+  def sentence(self) -> str | None:
     """The share of each value, largest first; None where no continuation is empty."""
     if not sum(self.empty):
       return None
@@ -57,7 +57,7 @@ class EmptyTexts(NamedTuple):
             + ', '.join(shares[:_NAMED]) + (', ...' if len(shares) > _NAMED else ''))
     if self.p_value is not None:
       text += f' (chi-squared test of equal shares: p = {self.p_value:.2g})'
-      if self.p_value < level:
+      if self.p_value < LEVEL:
         text += '; the share depends on the value, a bias that no score shows'
     if self.left_out:
       text += f'; {self.left_out:,} records were left out, partners in the same sample included'

@@ -253,7 +253,7 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     values = len(attribute.values)
     found.append(f'measured on {values} of {values + len(absent)} values of attribute '
                  f'{attribute.name}: no record of {generations.without_records}')
-  if (empty := generations.empty_texts) and (sentence := empty.sentence(LEVEL)):
+  if (empty := generations.empty_texts) and (sentence := empty.sentence()):
     found.append(sentence)
   counts = np.array([[rows.size for rows in row] for row in cells])
   if counts.min() < counts.max():

@@ -19,7 +19,6 @@ from fairjax.counterfactual.word_forms import LETTER, normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate import check_complete, read_records, records_stem
 from fairjax.measure.columns import EmptyTexts, rows_to_keep
-from fairjax.measure.estimates import LEVEL
 from fairjax.tables import read_list
 
 # Professions in texts: a list, and the parse of Yeo & Chen 2020, section 3.1 (Y-05, Y-09).
@@ -281,7 +280,7 @@ def read_completions(
   result = []
   for model, found in models.items():
     completions = _arrange(model, found, left_out[model], empty, coupled)
-    warning = completions.empty_texts.sentence(LEVEL)
+    warning = completions.empty_texts.sentence()
     if log and warning:
       log(f'{model}: {warning}')
     result.append(completions)
