@@ -58,11 +58,8 @@ def write_prompts(attribute: Attribute, path: str | os.PathLike, *, rewordings: 
   lines = [{'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
             'template': prefix.template, 'prefix': prefix.text} | _arm(prefix.rewording)
            for prefix in prefixes for value in [attribute.values[prefix.value]]]
-  try:
-    with atomic_write(path) as file:
-      file.write(encode_records(lines, compressed=path.suffix == '.gz'))
-  except OSError as e:
-    raise UserError(f'{path}: cannot be written: {e.strerror}') from None
+  with atomic_write(path) as file:
+    file.write(encode_records(lines, compressed=path.suffix == '.gz'))
   return len(lines)
 
 
