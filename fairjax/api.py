@@ -10,7 +10,6 @@ The verbs `measure`, `sample`, `compare reports` and `run` do the same on the co
 
 import collections
 import dataclasses
-import html
 import json
 import os
 import pathlib
@@ -194,7 +193,7 @@ class Comparison:
 
   def _repr_html_(self) -> str:
     """What a notebook shows: the table of differences."""
-    notes = ''.join(f'<p>{html.escape(note)}</p>' for note in self.found['notes'])
+    notes = ''.join(f'<p>{escape_html(note)}</p>' for note in self.found['notes'])
     return difference_table(self.found).html('Differences') + notes
 
 
