@@ -130,7 +130,7 @@ def _audit(options: argparse.Namespace) -> None:
 def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]',
           attribute: 'Attribute') -> tuple[list[str], 'dict[str, np.ndarray]']:
   """Texts as they are scored, and the recorded scores by scorer name."""
-  from fairjax.measure.columns import join_text
+  from fairjax.measure.columns import scored_text
   from fairjax.measure.scorers.base import RecordedScorer
   recorded = [s for s in scorers if isinstance(s, RecordedScorer)]
   if options.texts:
@@ -139,8 +139,7 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
     lines = read_text_lines(options.texts, what='texts')
     return [line.strip() for line in lines if line.strip()], {}
   records = list(records_reader(options, [attribute])(options.records))
-  texts = [r['continuation'] if options.scored == 'continuation'
-           else join_text(r['prefix'], r['continuation']) for r in records]
+  texts = [scored_text(r, options.scored) for r in records]
   return texts, {s.name: s.score_records(records) for s in recorded}
 
 

@@ -368,6 +368,12 @@ class _Columns:
     return generations
 
 
+def scored_text(record: Mapping[str, Any], scored: str) -> str:
+  """What is scored of a record (H-02): the continuation, or the prefix with it."""
+  text = record['continuation']
+  return text if scored == 'continuation' else join_text(record['prefix'], text)
+
+
 def join_text(prefix: str, continuation: str) -> str:
   """Prefix and continuation as one text, with a space where a word would follow a character."""
   if not continuation or not prefix or prefix[-1].isspace() or not continuation[0].isalnum():

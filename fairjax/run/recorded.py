@@ -89,14 +89,11 @@ def _scored(
   record: dict[str, Any], tables: Mapping[str, tuple[str, dict[bytes, float]]], scored: str
 ) -> dict[str, Any]:
   """A record with its scores."""
-  from fairjax.measure.columns import join_text
+  from fairjax.measure.columns import scored_text
   from fairjax.measure.scorers.cache import text_digest
   if not tables:
     return record
-  text = record['continuation']
-  if scored != 'continuation':
-    text = join_text(record['prefix'], text)
-  digest, found = text_digest(text), dict(record.get('scores') or {})
+  digest, found = text_digest(scored_text(record, scored)), dict(record.get('scores') or {})
   for name, (_, known) in tables.items():
     if digest not in known:
       raise UserError(f'{record["_where"]}: no score of {name} for this text: score these records '

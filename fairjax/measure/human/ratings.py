@@ -13,7 +13,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.inputs import open_input
-from fairjax.measure.columns import join_text
+from fairjax.measure.columns import scored_text
 from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
 from fairjax.measure.estimates import SampleScores
 from fairjax.measure.fairness import individual_fairness
@@ -320,9 +320,7 @@ def _sentiment_scores(
   records: Sequence[Mapping[str, Any]], scorers: Sequence[Scorer | RecordedScorer], text: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
   """Scores of the records by scorer name, and how many texts a scorer cuts."""
-  texts = [r['continuation'] if text == 'continuation'
-           else join_text(r['prefix'], r['continuation']) for r in records]
-  columns, truncated = {}, {}
+  texts, columns, truncated = [scored_text(r, text) for r in records], {}, {}
   for scorer in scorers:
     if isinstance(scorer, RecordedScorer):
       columns[scorer.name] = scorer.score_columns(

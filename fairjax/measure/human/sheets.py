@@ -31,7 +31,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, json_sha256, make_folder, write_json
 from fairjax.inputs import input_sha256, read_text
-from fairjax.measure.columns import join_text
+from fairjax.measure.columns import scored_text
 from fairjax.measure.relevance import mention_pattern
 from fairjax.tables import SEPARATORS
 
@@ -457,10 +457,7 @@ def _task_key(
     kept |= {'model': record.get('model') or NO_MODEL, 'where': record['_where']}
     shown = {'prefix': record['prefix'], 'continuation': record['continuation']}
     if task.columns == ('text',):
-      text = record['continuation']
-      if options.text != 'continuation':
-        text = join_text(record['prefix'], text)
-      shown = {'text': text}
+      shown = {'text': scored_text(record, options.text)}
     if options.mask:
       attribute = attributes(record['attribute'])
       attribute.value_index(record['value'])  # refuses the values of another list

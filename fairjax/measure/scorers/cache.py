@@ -18,7 +18,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.files import JsonLines, read_entries
-from fairjax.measure.columns import Generations, join_text
+from fairjax.measure.columns import Generations, scored_text
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_rewritten
 from fairjax.progress import Progress
 
@@ -38,11 +38,7 @@ def score_records(
   """
   if isinstance(scorer, RecordedScorer):
     return scorer.score_records(records)
-  if scored == 'continuation':
-    texts = [r['continuation'] for r in records]
-  else:
-    texts = [join_text(r['prefix'], r['continuation']) for r in records]
-  return score_texts(texts, scorer, path, log=log)
+  return score_texts([scored_text(r, scored) for r in records], scorer, path, log=log)
 
 
 def score_generations(
