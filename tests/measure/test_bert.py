@@ -45,27 +45,19 @@ def with_labels(tmp_path, labels, name='model'):
   return folder
 
 
-def test_scores_are_the_expectation_under_the_reference():
-  scorer = small()
-  texts = json.loads((GOLDEN.parent / 'texts.json').read_text(encoding='utf-8'))
-  with np.load(GOLDEN / 'expected.npz', allow_pickle=False) as file:
-    shares = np.exp(file['text_logits'])
-  shares /= shares.sum(1, keepdims=True)
-  np.testing.assert_allclose(scorer.probabilities(texts), shares, atol=1e-6)
-  np.testing.assert_allclose(scorer.score(texts), shares @ [0, 0.25, 0.5, 0.75, 1], atol=1e-6)
-  assert np.ptp(scorer.score(texts)) > 1e-3
-  assert scorer.score([]).shape == (0,) and scorer.score(texts).dtype == np.float64
-
-
-def test_an_albert_scores_too():
-  folder = GOLDEN.parent / 'albert_classifier'
+@pytest.mark.parametrize(('name', 'values'), [
+  ('bert_classifier', [0, 0.25, 0.5, 0.75, 1]), ('albert_classifier', [0, 0.5, 1])])
+def test_scores_are_the_expectation_under_the_reference(name, values):
+  folder = GOLDEN.parent / name
+  scorer = small(folder)
   texts = json.loads((folder.parent / 'texts.json').read_text(encoding='utf-8'))
   with np.load(folder / 'expected.npz', allow_pickle=False) as file:
     shares = np.exp(file['text_logits'])
   shares /= shares.sum(1, keepdims=True)
-  scorer = BertScorer(str(folder), batch_tokens=64)
   np.testing.assert_allclose(scorer.probabilities(texts), shares, atol=1e-6)
-  np.testing.assert_allclose(scorer.score(texts), shares @ [0, 0.5, 1], atol=1e-6)
+  np.testing.assert_allclose(scorer.score(texts), shares @ values, atol=1e-6)
+  assert np.ptp(scorer.score(texts)) > 1e-3
+  assert scorer.score([]).shape == (0,) and scorer.score(texts).dtype == np.float64
 
 
 def test_bfloat16_scores_are_near_and_have_a_name_of_their_own(tmp_path):

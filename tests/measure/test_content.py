@@ -12,8 +12,9 @@ import pytest
 import scipy.spatial.distance
 import scipy.special
 from test_sampler import CONFIG, make_params
+from test_similarity import ATTRIBUTE
 
-from fairjax.counterfactual.attributes import Attribute, Prefix, Template, Value
+from fairjax.counterfactual.attributes import Prefix
 from fairjax.generate.sampler import next_token_log_probs
 from fairjax.measure import OpinionScorer, measure_records, read_generations
 from fairjax.measure.content import ContentOptions
@@ -28,10 +29,7 @@ from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.run.next_token import next_token_divergence
 
-COLOURS = ('Red', 'Blue', 'Green')
-ATTRIBUTE = Attribute(
-  name='colour', values=tuple(Value(t, t, (t,), 'a') for t in COLOURS),
-  templates=(Template('{value} is', '1'), Template('I saw {value} and', '2')))
+COLOURS = ATTRIBUTE.value_texts
 
 
 def make_generations(texts, *, numbered=True):

@@ -30,7 +30,7 @@ def test_quantile_grid_of_equal_fractions_is_not_split():
 @pytest.mark.parametrize('size', [1, 7, 40])
 def test_pool_distance_with_few_and_many_scores(size):
   rng = np.random.default_rng(size)
-  for distinct in (3, 30, 500):
+  for distinct in (1, 3, 30, 500):
     pool = rng.integers(0, distinct, 120) / 7
     grid, counts = np.unique(pool, return_counts=True)
     found = PoolDistance(grid, counts)
