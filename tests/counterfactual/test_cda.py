@@ -3,8 +3,6 @@
 import collections
 import gzip
 import itertools
-import os
-import pathlib
 import random
 import re
 
@@ -22,9 +20,6 @@ from fairjax.counterfactual.pronouns import her_is_object, his_is_independent
 from fairjax.data.planted_gender import FEMALE_NAMES, MALE_NAMES
 from fairjax.errors import UserError
 
-DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or '../shared/data')
-real = pytest.mark.skipif(not (DATA / 'wikipedia').is_dir(),
-                          reason='no wikipedia in FAIRJAX_TEST_DATA')
 SWAP = GenderSwap(read_word_pairs())
 NAMES = NameLists(('Ada', 'Nora', 'Zoe', 'Mia'), ('Bob', 'Ned', 'Zed'))
 
@@ -263,14 +258,13 @@ def test_the_rule_on_sentences_written_for_it():
   assert accuracy(POSSESSIVE, False) == (35, 38)
 
 
-@real
-def test_the_rule_on_real_text():
+def test_the_rule_on_real_text(test_data):
   """Each "him" and "his" of real text, written as "her", says what it was. See docs/gender.md.
 
   The rule was made with the first 60,000 lines of the training file; these are others.
   """
   counts = collections.Counter()
-  with gzip.open(DATA / 'wikipedia' / 'wiki.train.txt.gz', 'rt', encoding='utf-8') as file:
+  with gzip.open(test_data / 'wikipedia' / 'wiki.train.txt.gz', 'rt', encoding='utf-8') as file:
     for line in itertools.islice(file, 60_000, 110_000):
       for match in re.finditer(r"(?<![\w'’@-])(him|his)(?![\w'’-])", line, re.IGNORECASE):
         found = her_is_object(line[:match.start()], line[match.end():])
@@ -281,12 +275,11 @@ def test_the_rule_on_real_text():
   assert him > 0.9 and his > 0.98
 
 
-@real
-def test_hers_is_found_on_real_text():
+def test_hers_is_found_on_real_text(test_data):
   """Each "hers" written as "his" is one that stands for itself; "her" before a noun is not."""
   independent = collections.Counter()
   for name, every in (('imdb/train.tsv.gz', 10), ('imdb/test.tsv.gz', 10)):
-    with gzip.open(DATA / name, 'rt', encoding='utf-8') as file:
+    with gzip.open(test_data / name, 'rt', encoding='utf-8') as file:
       for number, line in enumerate(file):
         words = r'hers|his' if number % every == 0 else 'hers'  # all of "hers", some of "his"
         if 'hers' not in line and words == 'hers':

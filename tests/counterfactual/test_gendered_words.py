@@ -1,19 +1,12 @@
 """Word pairs and first names: what files may hold, what is refused, the lists of the papers."""
 
 import gzip
-import os
-import pathlib
 
 import numpy as np
 import pytest
 
 from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
 from fairjax.errors import UserError
-
-DATA = pathlib.Path(os.environ.get('FAIRJAX_TEST_DATA') or '../shared/data')
-real = pytest.mark.skipif(
-  not (DATA / 'bias' / 'zhao2018').is_dir() or not (DATA / 'names').is_dir(),
-  reason='no bias/zhao2018 and names in FAIRJAX_TEST_DATA')
 
 
 @pytest.fixture
@@ -140,9 +133,8 @@ def test_bad_names_name_file_and_line(write, text, words):
     read_names(write(text))
 
 
-@real
-def test_the_lists_of_zhao_et_al_can_be_read():
-  folder = DATA / 'bias' / 'zhao2018'
+def test_the_lists_of_zhao_et_al_can_be_read(test_data):
+  folder = test_data / 'bias' / 'zhao2018'
   swaps = read_word_pairs(folder / 'generalized_swaps.txt')
   rows = [r.split() for r in (folder / 'generalized_swaps.txt').read_text().splitlines()]
   for left, right in rows:  # every row of the file is what happens
@@ -157,14 +149,13 @@ def test_the_lists_of_zhao_et_al_can_be_read():
   assert set(both.male) == {w.replace('_', ' ') for w in files[0].read_text().split()}
 
 
-@real
-def test_social_security_names():
-  totals = read_names(DATA / 'names' / 'ssa_totals_1880_2023.tsv.gz')
-  with gzip.open(DATA / 'names' / 'ssa_totals_1880_2023.tsv.gz', 'rt') as file:
+def test_social_security_names(test_data):
+  totals = read_names(test_data / 'names' / 'ssa_totals_1880_2023.tsv.gz')
+  with gzip.open(test_data / 'names' / 'ssa_totals_1880_2023.tsv.gz', 'rt') as file:
     rows = [line.rstrip('\n').split('\t') for line in file]
   share = np.array([float(f) / (float(f) + float(m)) for _, f, m in rows])
   assert len(totals.female) == np.sum(share > 0.8) and len(totals.male) == np.sum(1 - share > 0.8)
   assert totals.neither == len(rows) - len(totals.female) - len(totals.male)
   assert 'Maria' in totals.female and 'James' in totals.male
-  year = read_names(DATA / 'names' / 'ssa_yob1960.csv.gz')
+  year = read_names(test_data / 'names' / 'ssa_yob1960.csv.gz')
   assert year.female[0] == 'Mary'

@@ -2,8 +2,6 @@
 
 import dataclasses
 import gzip
-import os
-import pathlib
 import random
 import re
 import unicodedata
@@ -27,9 +25,6 @@ from fairjax.vocabulary import (
   train_sentencepiece,
   words_of,
 )
-
-DATA = pathlib.Path(os.environ.get(
-  'FAIRJAX_TEST_DATA', pathlib.Path(__file__).parents[2] / '../shared/data'))
 
 # Values inside values, values of several words, several tokens of a value, other scripts.
 NESTED = """\
@@ -328,11 +323,9 @@ def test_characters_without_a_piece_are_counted(tmp_path, nested):
   pytest.param('test', {'country': (14, 49), 'occupation': (33, 98), 'name': (27, 127)},
                marks=pytest.mark.weekly),
 ])
-def test_real_text(tmp_path, split, expected):
+def test_real_text(tmp_path, test_data, split, expected):
   """Documents and mentions of WikiText-103, counted independently when the data was collected."""
-  path = DATA / 'wikitext103' / f'wiki.{split}.tokens.gz'
-  if not path.is_file():
-    pytest.skip(f'{path} is not here: set FAIRJAX_TEST_DATA to a folder with wikitext103/')
+  path = test_data / 'wikitext103' / f'wiki.{split}.tokens.gz'
   text = gzip.decompress(path.read_bytes()).decode('utf-8')
   articles = re.split(r'\n(?= \n = [^=\n]+ = \n \n)', text)
   assert len(articles) == 60
