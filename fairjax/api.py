@@ -226,7 +226,8 @@ def measure(
     encoder: 'minilm', 'minilm:DIR' or 'use:DIR' for semantic similarity; '' leaves it out.
     permutations: for the floors.
     seed: of the permutations.
-    keep: folder of scores and finished parts, with which the same call continues.
+    keep: folder of scores and finished parts, with which the same call continues; 'google' needs
+      one, for what was paid.
     log: called with lines of progress.
 
   Returns:
@@ -236,7 +237,7 @@ def measure(
     UserError: what is wrong with the data or an option, with file and line.
   """
   known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
-  google = {'log': log or (lambda line: None)}
+  google = {'cache': pathlib.Path(keep) / 'google.jsonl', 'log': log} if keep else None
   loaded = [load_scorer(s, lexicon=list(lexicon) or None, google=google) if isinstance(s, str)
             else s for s in scorers]
   check_scorers(loaded)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from google_server import true_score
 
+import fairjax
 from fairjax.errors import UserError
 from fairjax.measure.scorers.base import Scorer
 from fairjax.measure.scorers.cache import read_score_file, text_digest
@@ -61,6 +62,19 @@ def test_scores_are_half_of_s_plus_one_in_order_and_equal_texts_are_sent_once(se
     server.script[f'x{extreme}'] = [extreme]
     assert scorer.score([f'x{extreme}']).tolist() == [(extreme + 1) / 2]
   assert scorer.score([]).shape == (0,)
+
+
+def test_measuring_by_its_name_keeps_what_was_paid_for(server, tmp_path, monkeypatch):
+  monkeypatch.setattr('fairjax.measure.scorers.google._make_client', lambda *_: server.client())
+  rows = [{'value': v, 'prefix': f'{v} is', 'continuation': text}
+          for v in ('Syria', 'Chile') for text in TEXTS[:3]]
+  options = {'attribute': 'country', 'scorers': ['google'], 'permutations': 9}
+  with pytest.raises(UserError, match='name a folder, keep='):
+    fairjax.measure(rows, **options)
+  for _ in range(2):
+    found = fairjax.measure(rows, keep=tmp_path / 'kept', **options)
+    assert found.scores['google'].tolist() == expected(TEXTS[:3] * 2)
+  assert sorted(server.texts) == TEXTS[:3] and len(kept(tmp_path / 'kept' / 'google.jsonl')) == 3
 
 
 def test_requests_run_side_by_side(tmp_path):

@@ -33,7 +33,7 @@ def load_scorer(
 
   Raises:
     UserError: unknown name (with the nearest one), no lexicon for 'opinion', a file of it is
-      unusable, or package or credentials of 'google' are missing.
+      unusable, or 'google' lacks its file, package or credentials.
   """
   kind, _, key = name.partition(':')
   if kind not in SCORERS or (key and kind not in ('bert', 'recorded')):
@@ -43,8 +43,11 @@ def load_scorer(
   if kind in ('vader', 'textblob'):
     return VaderScorer() if kind == 'vader' else TextBlobScorer()
   if kind == 'google':
+    if google is None:
+      raise UserError('the google scorer keeps what was paid for: name a folder, keep=..., or give '
+                      'a GoogleScorer with its file')
     from fairjax.measure.scorers.google import GoogleScorer
-    return GoogleScorer(**(google or {}))
+    return GoogleScorer(**google)
   if kind == 'bert':
     if not key:
       raise UserError('the bert scorer needs the directory of a classifier: bert:DIR')
