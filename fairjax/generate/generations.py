@@ -177,8 +177,7 @@ def check_inputs(
   for (template, _), found in templates.items():
     for group in same_inputs([p.text for p in found], vocabulary):
       names = [attribute.values[found[i].value].text for i in group]
-      unknown = getattr(vocabulary, 'unk_id', None)
-      known = unknown is None or unknown not in vocabulary.encode(' '.join(names))
+      known = vocabulary.unk_id not in vocabulary.encode(' '.join(names))
       raise UserError(
         f'template {template} of {attribute.name} ({found[group[0]].text!r}) is the same input for '
         f'{", ".join(names)}: '
