@@ -39,6 +39,7 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
+ASSETS = importlib.resources.files('fairjax.counterfactual') / 'assets'
 _FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'rewordings',
            'source', 'notes', 'crossed')
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
@@ -241,15 +242,13 @@ def article_by_letter(text: str) -> str:
 
 def list_attributes() -> list[str]:
   """Names of the built-in attributes, sorted."""
-  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
-  return sorted(f.name.removesuffix('.yaml') for f in assets.iterdir() if f.name.endswith('.yaml'))
+  return sorted(f.name.removesuffix('.yaml') for f in ASSETS.iterdir() if f.name.endswith('.yaml'))
 
 
 def list_crossed() -> list[str]:
   """Pairs of built-in attributes that have templates of their own, as 'country*name', sorted."""
-  assets = importlib.resources.files('fairjax.counterfactual') / 'assets' / 'crossed'
-  return sorted(f.name.removesuffix('.yaml').replace('_', '*') for f in assets.iterdir()
-                if f.name.endswith('.yaml'))
+  return sorted(f.name.removesuffix('.yaml').replace('_', '*')
+                for f in (ASSETS / 'crossed').iterdir() if f.name.endswith('.yaml'))
 
 
 def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
@@ -262,10 +261,9 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
       the wrong type, contradictory or given twice; it names file, line and field.
   """
   name = os.fspath(name_or_path)
-  assets = importlib.resources.files('fairjax.counterfactual') / 'assets'
-  file = assets / f'{name}.yaml' if name in list_attributes() else None
+  file = ASSETS / f'{name}.yaml' if name in list_attributes() else None
   if '*' in name and not os.path.exists(name):
-    file = assets / 'crossed' / f"{'_'.join(sorted(name.split('*')))}.yaml"
+    file = ASSETS / 'crossed' / f"{'_'.join(sorted(name.split('*')))}.yaml"
     if '/' in name or not file.is_file():
       raise UserError(f"no templates for {name}, only for {', '.join(list_crossed())}: write a "
                       "YAML file with the fields crossed and templates (docs/measures.md)")

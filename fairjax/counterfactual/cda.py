@@ -15,12 +15,12 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import importlib.resources
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from fairjax.counterfactual.attributes import ASSETS
 from fairjax.counterfactual.gendered_words import NameLists, WordPairs
 from fairjax.counterfactual.pronouns import (
   CONTEXT,
@@ -46,8 +46,7 @@ _RULES = 3
 @functools.cache
 def _no_first_names() -> frozenset[str]:
   """Words of the lists of first names that are mostly no names in texts; see the asset."""
-  text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / 'no_first_names.txt'
-          ).read_text(encoding='utf-8')
+  text = (ASSETS / 'no_first_names.txt').read_text(encoding='utf-8')
   return frozenset(word for line in text.splitlines() if not line.startswith('#')
                    for word in line.split())
 

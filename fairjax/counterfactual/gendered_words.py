@@ -19,12 +19,12 @@ it; the others are only replaced by it and are listed in `one_way`.
 import collections
 import dataclasses
 import functools
-import importlib.resources
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from fairjax.counterfactual.attributes import ASSETS
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
@@ -91,8 +91,7 @@ def read_word_pairs(
   With `female`, `path` holds the male words, and line i of `female` the partner of its line i.
   """
   if path is None:
-    text = (importlib.resources.files('fairjax.counterfactual') / 'assets' / _BUILT_IN).read_text(
-      encoding='utf-8')
+    text = (ASSETS / _BUILT_IN).read_text(encoding='utf-8')
     return _collect(_BUILT_IN, list(_rows(_BUILT_IN, text)), known=None)
   path = os.fspath(path)
   if female is None:

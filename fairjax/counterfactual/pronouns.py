@@ -10,10 +10,10 @@ famous", "made her debut") the verb before it and the word after it decide toget
 a possessive, the more frequent case.
 """
 
-import importlib.resources
 import re
 from collections.abc import Container
 
+from fairjax.counterfactual.attributes import ASSETS
 from fairjax.counterfactual.word_forms import context, normal_form
 
 # Four rules keep words of a pair, and each kept word is counted by its reason:
@@ -31,8 +31,8 @@ from fairjax.counterfactual.word_forms import context, normal_form
 # * `abbreviation`: MR and MS in capitals without a full stop, which are no forms of address.
 
 _WORDS = {name: frozenset(words.split()) for name, words in re.findall(
-  r'^(\w+):\n((?:  .*\n)+)', (importlib.resources.files('fairjax.counterfactual') / 'assets'
-                             / 'pronoun_words.txt').read_text(encoding='utf-8'), re.MULTILINE)}
+  r'^(\w+):\n((?:  .*\n)+)', (ASSETS / 'pronoun_words.txt').read_text(encoding='utf-8'),
+  re.MULTILINE)}
 _BEFORE = re.compile(r"([^\W_][\w'’&.]*)( @-@ |[ -])$")
 _AFTER = re.compile(r" ([^\W_][\w'’]*)")
 _OF_BEFORE = re.compile(r'(?:^|\W)([A-Z]\w*) of (?:the )?$')

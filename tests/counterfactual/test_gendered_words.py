@@ -13,7 +13,7 @@ from fairjax.errors import UserError
 def write(tmp_path):
   def write(text, name='pairs.txt'):
     path = tmp_path / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode('utf-8'))
+    path.write_text(text, encoding='utf-8')
     return path
   return write
 
