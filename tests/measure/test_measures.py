@@ -244,26 +244,6 @@ def test_an_interrupted_measurement_goes_on_with_the_next_scorer(attribute, tmp_
   assert len(calls) == 3 + 2 + 1
 
 
-def test_measure_keeps_scores_and_says_the_same(tmp_path, capsys):
-  country = load_attribute('country')
-  path, keep = tmp_path / 'r.jsonl', tmp_path / 'keep'
-  with open(path, 'w', encoding='utf-8') as file:
-    for i, value in enumerate(country.value_texts):
-      for sample in range(4):
-        json.dump({'attribute': 'country', 'value': value, 'template': 0, 'sample': sample,
-                   'prefix': country.prefix(0, i), 'continuation': 'a good day' * (sample % 2)},
-                  file)
-        file.write('\n')
-  options = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
-             '--permutations=9', '--empty=keep', '--json']
-  assert main(options) == 0
-  plain = capsys.readouterr().out
-  for _ in range(2):
-    assert main([*options, f'--keep={keep}']) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(plain)
-  assert [p.name for p in keep.iterdir()] == ['country.vader.jsonl']
-
-
 @pytest.mark.parametrize('together', [1, 7, 10_000])
 def test_mentions_is_the_plain_search_of_its_pattern(monkeypatch, together):
   """The quick look for plain words drops nothing, whatever the letters."""
@@ -405,6 +385,9 @@ def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
   resumed = capsys.readouterr().out
   texts = len({r['continuation'] for r in colour_records(attribute)})
   assert sum(seen) == texts - 6  # three chunks of two were kept
+  assert main(arguments) == 0 and sum(seen) == texts - 6  # and now all are
+  assert capsys.readouterr().out == resumed
+  assert [p.name for p in (files / 'scores').iterdir()] == ['colour.opinion.jsonl']
   monkeypatch.undo()
   assert main([a for a in arguments if not a.startswith('--keep')]) == 0
   assert capsys.readouterr().out == resumed
