@@ -98,6 +98,21 @@ class Progress:
     return ', '.join(parts)
 
 
+def seldom(log: Callable[[str], None]) -> Callable[[str], None]:
+  """A log for threads that passes a line on at most every ten seconds and drops the others."""
+  lock, passed = threading.Lock(), -INTERVAL_SEC
+
+  def write(line: str) -> None:
+    nonlocal passed
+    with lock:
+      due = time.monotonic() - passed >= INTERVAL_SEC
+      passed = time.monotonic() if due else passed
+    if due:
+      log(line)
+
+  return write
+
+
 def format_time(seconds: float) -> str:
   """A time as minutes and seconds, with hours if there are any."""
   minutes, rest = divmod(int(max(seconds, 0)), 60)

@@ -14,7 +14,6 @@ import os
 import pathlib
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +24,7 @@ from fairjax.errors import UserError
 from fairjax.generate.generations import Work, open_records, seal_records, work_identity
 from fairjax.generate.records import RecordWriter, read_records
 from fairjax.inputs import read_secret, replace_broken
-from fairjax.progress import INTERVAL_SEC, Progress
+from fairjax.progress import Progress, seldom
 
 if TYPE_CHECKING:
   import httpx
@@ -186,7 +185,7 @@ class _Client:
     except ImportError:
       raise UserError("--endpoint needs the package httpx: pip install 'fairjax[endpoint]'"
                       ) from None
-    self._endpoint, self._log, self._secret = endpoint, log, read_secret(KEY_VARIABLE)
+    self._endpoint, self._secret, self._log_again = endpoint, read_secret(KEY_VARIABLE), seldom(log)
     url = _base_url(endpoint.url)
     self.address = f"{url}/{'chat/' * endpoint.chat}completions"
     if self._secret and url.scheme == 'http' and url.host not in _LOCAL:
@@ -198,7 +197,7 @@ class _Client:
       headers={'Authorization': f'Bearer {self._secret}'} if self._secret else {})
     self.stop, self._lock = threading.Event(), threading.Lock()
     self.requests = self.again = 0
-    self._answered, self._logged = False, -INTERVAL_SEC
+    self._answered = False
 
   def __enter__(self) -> '_Client':
     return self
@@ -244,7 +243,7 @@ class _Client:
       if wait is None:
         wait = random.uniform(0, min(longest, first * 2**attempt))  # noqa: S311
       if attempt + 1 < ATTEMPTS:
-        self._log_again(reason)
+        self._log_again(f'{self.address}: sends requests again: {reason}')
         if self.stop.wait(wait):
           raise _Stopped
     raise UserError(f'{self.address} gave no answer in {ATTEMPTS} requests ({reason}): the same '
@@ -282,14 +281,6 @@ class _Client:
       **dict.fromkeys(range(300, 400), 'it sends requests elsewhere: name that address')}.get(
         status, 'change what it names; --body takes fields out and adds others')
     return UserError(f'{self.address} refuses the request ({reason}): {how}')
-
-  def _log_again(self, reason: str) -> None:
-    """Logs why requests are sent again, at most every ten seconds."""
-    with self._lock:
-      due = time.monotonic() - self._logged >= INTERVAL_SEC
-      self._logged = time.monotonic() if due else self._logged
-    if due:
-      self._log(f'{self.address}: sends requests again: {reason}')
 
   def _clean(self, text: str) -> str:
     """A text of others as one short line without the key."""

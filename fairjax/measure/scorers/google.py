@@ -21,7 +21,7 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.inputs import read_secret
 from fairjax.measure.scorers.cache import ScoreFile, text_digest
-from fairjax.progress import INTERVAL_SEC, Progress
+from fairjax.progress import Progress, seldom
 
 if TYPE_CHECKING:
   from google.cloud.language_v1 import AnalyzeSentimentRequest, LanguageServiceClient
@@ -80,7 +80,7 @@ class GoogleScorer:
     self._workers, self._timeout, self._deadline = workers, timeout, deadline
     self._pause, self._log = pause, log or (lambda line: None)
     self._interval, self._next_request = 60 / requests_per_minute, 0.0
-    self._logged = -INTERVAL_SEC
+    self._log_again = seldom(self._log)
     self._stop, self._lock = threading.Event(), threading.Lock()
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
@@ -152,7 +152,8 @@ class GoogleScorer:
     except UnicodeEncodeError:  # a lone surrogate cannot be sent
       raise _Failed('not valid Unicode', one_text=True) from None
     retry = Retry(predicate=_is_transient, initial=self._pause[0], maximum=self._pause[1],
-                  timeout=self._deadline, on_error=self._log_retry)
+                  timeout=self._deadline, on_error=lambda error: self._log_again(
+                    f'google: sends requests again: {self._format(error)}'))
     try:
       response = retry(self._send)(request)
     except (exceptions.GoogleAPIError, GoogleAuthError) as e:
@@ -184,14 +185,6 @@ class GoogleScorer:
       self.requests += 1
     # retry=None: the client's own does not cover 429, and does not keep to the rate.
     return self._client.analyze_sentiment(request=request, retry=None, timeout=self._timeout)
-
-  def _log_retry(self, error: Exception) -> None:
-    """Logs why a request is sent again, at most every ten seconds."""
-    with self._lock:
-      due = time.monotonic() - self._logged >= INTERVAL_SEC
-      self._logged = time.monotonic() if due else self._logged
-    if due:
-      self._log(f'google: sends requests again: {self._format(error)}')
 
   def _format(self, error: Exception) -> str:
     """An error as one short line without the key."""
