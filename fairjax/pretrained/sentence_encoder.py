@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.pretrained.batch_runner import BatchRunner
+from fairjax.pretrained.batch_runner import BatchRunner, busy_devices
 from fairjax.pretrained.checkpoint import find_snapshot, load_pretrained
 from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import CutTexts, encode_texts
@@ -22,6 +22,11 @@ _MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
 
 class SentenceEncoder:
   """Texts to vectors."""
+
+  name = 'minilm'
+  threshold = 0.4  # cosine above which two texts are similar
+  threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
+                      'not checked against people for this encoder')
 
   def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None,
                batch_tokens: int | None = None):
@@ -43,7 +48,7 @@ class SentenceEncoder:
 
     self._run = BatchRunner(vectors, model.params, max_length=self.max_length, pad_id=arch.pad_id,
                             mesh=mesh, batch_tokens=batch_tokens)
-    self._width = arch.model_dim
+    self._width, self.devices = arch.model_dim, busy_devices(mesh)
 
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many of the texts are longer than `max_length` tokens."""

@@ -12,6 +12,7 @@ from fairjax.data.documents import split_sentences
 from fairjax.errors import UserError
 from fairjax.measure import Scorer, score_texts
 from fairjax.measure.scorers.base import count_truncated
+from fairjax.measure.scorers.cache import CHUNK
 from fairjax.train import LabelledSentences, derive_seed
 from fairjax.vocabulary import Vocabulary
 
@@ -65,7 +66,7 @@ class _Chooser:
                rng: np.random.Generator, start_ids: Sequence[int]):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
     self.start_ids = start_ids
-    self.chunk = max(SCORING_CHUNK, getattr(scorer, 'texts_at_once', 0))
+    self.chunk = max(SCORING_CHUNK, CHUNK * getattr(scorer, 'devices', 0))
     self.read = self.scored = self.too_long = 0
     self.truncated: int | None = None  # of a scorer that reads all of any text
 

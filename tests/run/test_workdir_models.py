@@ -72,7 +72,7 @@ def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
     for name in ('name', 'fingerprint', method):
       inspect.getattr_static(led, name)
     assert (led.name, led.fingerprint) == (model.name, model.fingerprint)
-    assert led.max_length == model.max_length and led.texts_at_once == 4000
+    assert led.max_length == model.max_length and led.devices == 1
   assert isinstance(models.add(scorer, 'score'), Scorer)
 
 
@@ -81,7 +81,6 @@ def test_more_devices_are_given_more_texts_at_once():
   mesh = types.SimpleNamespace(devices=np.array([[device] * 2] * 6), shape={'data': 6, 'model': 2})
   assert busy_devices(mesh) == 6 and busy_devices() == 1
   scorer = BertScorer(str(GOLDEN / 'bert_classifier'), mesh=mesh)
-  assert scorer.texts_at_once == 24_000
   sizes = []
   scorer.score = lambda texts: sizes.append(len(texts)) or np.full(len(texts), 0.5)
   score_texts([f'text {i}' for i in range(30_000)], scorer)

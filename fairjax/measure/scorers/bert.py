@@ -69,11 +69,10 @@ class BertScorer:
     return shares / shares.sum(-1, keepdims=True)
 
   @property
-  def texts_at_once(self) -> int:
-    """Texts that fill batches of every length on all devices; so many are scored in one call."""
-    from fairjax.measure.scorers.cache import CHUNK
+  def devices(self) -> int:
+    """How many devices want a full batch each at once."""
     from fairjax.pretrained.batch_runner import busy_devices
-    return CHUNK * busy_devices(self._mesh)
+    return busy_devices(self._mesh)
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]. Longer texts are cut, see `count_truncated`."""
