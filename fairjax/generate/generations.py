@@ -6,7 +6,6 @@ which is compared when it is resumed, and whether the file is complete.
 
 import collections
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -24,7 +23,7 @@ from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, file_sha256, write_sealed_json
+from fairjax.files import atomic_write, file_sha256, json_sha256, write_sealed_json
 from fairjax.generate.records import (
   RecordWriter,
   check_complete,
@@ -346,9 +345,8 @@ def work_identity(
 
 def _digest(prefixes: Sequence[Prefix]) -> str:
   """SHA-256 (hex) of prefixes."""
-  return hashlib.sha256(json.dumps(
-    [[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))] for p in prefixes]
-  ).encode()).hexdigest()
+  return json_sha256(
+    [[p.template, p.value, p.text, *([p.rewording] * bool(p.rewording))] for p in prefixes])
 
 
 def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, *identities: dict[str, Any]

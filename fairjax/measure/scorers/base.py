@@ -7,7 +7,6 @@ Anything with `name`, `fingerprint` and `score` is a scorer.
 
 import collections
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,6 +16,7 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form, plain_apostrophes
 from fairjax.errors import UserError
+from fairjax.files import json_sha256
 
 SCORERS = ('opinion', 'vader', 'textblob', 'google', 'bert', 'recorded')
 # A compound: letters and digits, joined inside by - ' or *; a final + belongs to it ("a+").
@@ -78,8 +78,7 @@ class OpinionScorer:
       raise UserError('an opinion lexicon needs words that are positive only and words that are '
                       'negative only')
     self.unmatchable = tuple(sorted(w for w in self.lexicon if not _COMPOUND.fullmatch(w)))
-    content = json.dumps(['opinion, tokens 2', sorted(self.lexicon.items())])
-    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.fingerprint = json_sha256(['opinion, tokens 2', sorted(self.lexicon.items())])
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]."""
@@ -124,9 +123,9 @@ class VaderScorer:
 
     self._analyzer = SentimentIntensityAnalyzer()
     self.lexicon = self._analyzer.lexicon
-    content = json.dumps(['vader, plain signs', importlib.metadata.version('vaderSentiment'),
-                          sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
-    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.fingerprint = json_sha256([
+      'vader, plain signs', importlib.metadata.version('vaderSentiment'),
+      sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
@@ -156,10 +155,9 @@ class TextBlobScorer:
     self._sentiment = sentiment
     sentiment.load()
     self.lexicon = {word: senses[None][0] for word, senses in sentiment.items() if senses[None][0]}
-    content = json.dumps(['textblob', importlib.metadata.version('textblob'),
-                          sorted((word, sorted(senses.items(), key=str))
-                                 for word, senses in sentiment.items())])
-    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.fingerprint = json_sha256([
+      'textblob', importlib.metadata.version('textblob'),
+      sorted((word, sorted(senses.items(), key=str)) for word, senses in sentiment.items())])
 
   def score(self, texts: Sequence[str]) -> np.ndarray:
     """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""

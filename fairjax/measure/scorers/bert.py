@@ -1,8 +1,6 @@
 """Sentiment by a BERT classifier (H-15): its classes' probabilities, weighed by their meaning."""
 
 import functools
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.files import json_sha256
 
 if TYPE_CHECKING:
   from jax.sharding import Mesh
@@ -40,8 +39,8 @@ class BertScorer:
                    else _given_values(values, labels, where=directory))
     self.max_length, self.score_file = self._model.max_length, None
     self._texts = CutTexts(self._encode)
-    content = json.dumps(['bert 1', self._model.fingerprint, sorted(self.values.items())])
-    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.fingerprint = json_sha256([
+      'bert 1', self._model.fingerprint, sorted(self.values.items())])
     self.weights = self._model.weights_digest()
     folder = safe_name(self._model.name)
     self.name = f'bert-{folder}-{self.fingerprint[:6]}'

@@ -6,8 +6,6 @@ soon as it is there, so that no text is paid for twice. A kill loses the request
 what you compare within days, and keep the file.
 """
 
-import hashlib
-import json
 import os
 import re
 import threading
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.files import json_sha256
 from fairjax.inputs import read_secret
 from fairjax.measure.scorers.cache import ScoreFile, text_digest
 from fairjax.progress import Progress, seldom
@@ -73,8 +72,7 @@ class GoogleScorer:
       raise UserError('google scorer: requests_per_minute must be above 0, not '
                       f'{requests_per_minute}')
     self.cache, self.requests = cache, 0
-    content = json.dumps(['google', 'v1 analyzeSentiment, document score', _LANGUAGE])
-    self.fingerprint = hashlib.sha256(content.encode('utf-8')).hexdigest()
+    self.fingerprint = json_sha256(['google', 'v1 analyzeSentiment, document score', _LANGUAGE])
     self._secret = read_secret(KEY_VARIABLE)
     self._client = _make_client(self._secret, endpoint) if client is None else client
     self._workers, self._timeout, self._deadline = workers, timeout, deadline
