@@ -361,25 +361,13 @@ def repair(path: str | os.PathLike) -> int:
     return 0
   size = path.stat().st_size
   with open(path, 'rb') as file:
-    good = _last_member_end(file, path) if path.suffix == '.gz' else _last_line_end(file, size)
+    good = (_last_member_end(file, path) if path.suffix == '.gz'
+            else sum(len(line) for line in file if line.endswith(b'\n')))
   if good < size:
     with open(path, 'r+b') as file:
       file.truncate(good)
       os.fsync(file.fileno())
   return size - good
-
-
-def _last_line_end(file: io.BufferedReader, size: int) -> int:
-  """Offset after the last line feed."""
-  end = size
-  while end > 0:
-    start = max(0, end - _BLOCK_BYTES)
-    file.seek(start)
-    found = file.read(end - start).rfind(b'\n')
-    if found >= 0:
-      return start + found + 1
-    end = start
-  return 0
 
 
 def _last_member_end(file: io.BufferedReader, path: pathlib.Path) -> int:
