@@ -90,7 +90,7 @@ class BertScorer:
   def _runner(self) -> Callable[..., np.ndarray]:
     """The model, on the devices from the first text on."""
     from fairjax.pretrained.batch_runner import class_runner
-    return class_runner(self._model.params, self._model.arch, max_length=self.max_length,
+    return class_runner(self._model.params, self._model.architecture, max_length=self.max_length,
                         mesh=self._mesh, batch_tokens=self._batch_tokens)
 
 
