@@ -114,13 +114,9 @@ class VaderScorer:
   name = 'vader'
 
   def __init__(self):
-    try:
-      from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
-    except ImportError:
-      raise UserError('the vader scorer needs the package vaderSentiment: '
-                      'pip install vaderSentiment') from None
     import importlib.metadata
 
+    from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
     self._analyzer = SentimentIntensityAnalyzer()
     self.lexicon = self._analyzer.lexicon
     self.fingerprint = json_sha256([
@@ -145,13 +141,9 @@ class TextBlobScorer:
   name = 'textblob'
 
   def __init__(self):
-    try:
-      from textblob.en import sentiment
-    except ImportError:
-      raise UserError('the textblob scorer needs the package textblob: '
-                      'pip install textblob') from None
     import importlib.metadata
 
+    from textblob.en import sentiment
     self._sentiment = sentiment
     sentiment.load()
     self.lexicon = {word: senses[None][0] for word, senses in sentiment.items() if senses[None][0]}
