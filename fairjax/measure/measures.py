@@ -28,8 +28,8 @@ from fairjax.measure.scorers.base import (
   sensitive_lexicon_words,
 )
 from fairjax.measure.scorers.cache import score_file, score_generations
+from fairjax.measure.words import LARGEST_PAIRS
 
-LARGEST_PAIRS = 5  # pairs of values that are named
 NAMED = 5  # words that are listed before the rest is counted
 
 

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from test_foreign import lines
 
 from fairjax.cli.main import commands, main
 from fairjax.counterfactual import load_attribute
@@ -24,11 +25,6 @@ import pyarrow.parquet as pq  # noqa: E402
 COUNTRY = load_attribute('country')
 BASE = {'attribute': 'country', 'value': 'Iran', 'template': 0, 'prefix': 'Iran is',
         'continuation': ' good .'}
-
-
-def lines(path, records):
-  path.write_text(''.join(json.dumps(r) + '\n' for r in records), encoding='utf-8')
-  return path
 
 
 def plain(path):

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import scipy.stats
+from test_measures import write
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
@@ -212,11 +213,6 @@ def records(attribute, **scores):
            'continuation': f' is {w} to {v} people.',
            'scores': {name: column[i] for name, column in scores.items()}}
           for i, (v, w) in enumerate(cells)]
-
-
-def write(path, rows):
-  path.write_text(''.join(json.dumps(r) + '\n' for r in rows))
-  return path
 
 
 def lexicon(folder):
