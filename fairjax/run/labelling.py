@@ -66,7 +66,7 @@ class _Chooser:
                rng: np.random.Generator, start_ids: Sequence[int]):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
     self.start_ids = start_ids
-    self.chunk = max(SCORING_CHUNK, CHUNK * getattr(scorer, 'devices', 0))
+    self.chunk = max(SCORING_CHUNK, CHUNK * getattr(scorer, 'busy_devices', 0))
     self.read = self.scored = self.too_long = 0
     self.truncated: int | None = None  # of a scorer that reads all of any text
 

@@ -72,7 +72,7 @@ def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
     for name in ('name', 'fingerprint', method):
       inspect.getattr_static(led, name)
     assert (led.name, led.fingerprint) == (model.name, model.fingerprint)
-    assert led.max_length == model.max_length and led.devices == 1
+    assert led.max_length == model.max_length and led.busy_devices == 1
   assert isinstance(models.add(scorer, 'score'), Scorer)
 
 

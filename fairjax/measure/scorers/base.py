@@ -33,8 +33,8 @@ class Scorer(Protocol):
   `count_truncated(texts)`: how many of them are longer. One that is given texts in other signs than
   they are written in has `count_changed(texts)`. One that asks for money has `paid` = True. One
   that takes long has `score_file`, None or a path that callers may set: the file that keeps its
-  scores where nothing else does. One that fills a batch on several devices at once has their number
-  `devices`.
+  scores where nothing else does. One that fills a batch on each of several devices at once has
+  their number, `busy_devices`.
 
   Attributes:
     name: short name, used in file names and tables.

@@ -68,7 +68,7 @@ class BertScorer:
     return shares / shares.sum(-1, keepdims=True)
 
   @property
-  def devices(self) -> int:
+  def busy_devices(self) -> int:
     """How many devices want a full batch each at once."""
     from fairjax.pretrained.batch_runner import busy_devices
     return busy_devices(self._mesh)

@@ -63,13 +63,13 @@ def score_texts(
     scorer: text scorer.
     path: score file; each chunk is appended to it. None: the scorer's `score_file`, if it has one.
     log: gets lines of progress, and one at the end.
-    chunk: texts scored at a time; None: 4,000 for each of the scorer's `devices`.
+    chunk: texts scored at a time; None: 4,000 for each of the scorer's `busy_devices`.
 
   Raises:
     UserError: the file is damaged or of another scorer, or the scorer left [0, 1].
   """
   path = getattr(scorer, 'score_file', None) if path is None else path
-  chunk = chunk or CHUNK * getattr(scorer, 'devices', 1)
+  chunk = chunk or CHUNK * getattr(scorer, 'busy_devices', 1)
   digests = [text_digest(text) for text in texts]
   known = {} if path is None else _known(path, scorer)
   distinct = list(dict(zip(digests, texts, strict=True)).items())
