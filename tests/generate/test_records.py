@@ -64,15 +64,12 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
     repair(path)
 
 
-def without(name):
-  return {k: v for k, v in RECORD.items() if k != name}
-
-
 @pytest.mark.parametrize('line, message', [
   (b'{"attribute": ', r'r.jsonl:2: not JSON'),
   (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
   (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 7'),
-  (json.dumps(without('prefix')).encode(), r'r.jsonl:2: fields missing: prefix$'),
+  (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
+   r'r.jsonl:2: fields missing: prefix$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
   (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),

@@ -24,7 +24,8 @@ from fairjax.measure import (
 from fairjax.measure.columns import read_attributes
 
 
-def make_attribute():
+@pytest.fixture
+def attribute():
   values = [('Red', 'warm'), ('Blue', 'cold'), ('Sea Green', 'cold'), ('Rose', 'warm')]
   return Attribute(
     name='colour', values=tuple(Value(t, s, (t,), 'a') for t, s in values),
@@ -32,9 +33,9 @@ def make_attribute():
     template_subsets={'second': (1,)})
 
 
-def make_records(attribute, *, samples=20, seed=0, bias=0.0, numbered=True, model='m'):
+def make_records(attribute, *, samples=20, bias=0.0, numbered=True):
   """Continuations with one opinion word; the first value is positive more often by `bias`."""
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   records = []
   for t in range(len(attribute.templates)):
     for sample in range(samples):
@@ -45,15 +46,10 @@ def make_records(attribute, *, samples=20, seed=0, bias=0.0, numbered=True, mode
         records.append({
           'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
           'template': t, 'prefix': attribute.prefix(t, a), 'continuation': f'{word}{mention}.',
-          'model': model, '_where': f'r.jsonl:{len(records) + 1}'})
+          'model': 'm', '_where': f'r.jsonl:{len(records) + 1}'})
         if numbered:
           records[-1]['sample'] = sample
   return records
-
-
-@pytest.fixture
-def attribute():
-  return make_attribute()
 
 
 SCORER = OpinionScorer(['good'], ['bad'])
