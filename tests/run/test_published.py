@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from golden_models import rewrite, same
+from golden_models import ATTRIBUTE, rewrite, same
 from groups import ends, free_address, start
 from safetensors.numpy import load_file, save_file
-from test_decoders import ATTRIBUTE, GOLDEN, write_tokenizer
+from test_decoders import GOLDEN, write_tokenizer
 
 import fairjax
 from fairjax.cli.main import main
