@@ -204,7 +204,7 @@ def open_records(
     log(f'{path}: removed {removed} bytes of an interrupted append')
   if path.is_file() and path.stat().st_size:
     work.mark_done(read_records(path, repair=True), model)
-    log(f'{path}: {work.done.sum()} of {work.done.size} records were there')
+    log(f'{path}: {work.done.sum():,} of {work.done.size:,} records were there')
   return None, work.done.tolist()
 
 

@@ -175,5 +175,5 @@ def _fits(path: pathlib.Path, records: str | os.PathLike, log: Callable[[str], N
   manifest = read_manifest(records)
   if saved['records'] == manifest['records_sha256'] and saved['identity'] == manifest['identity']:
     return True
-  log(f'{path}: is of other records, made again')
+  log(f'{path} belonged to other records: it is made again')
   return False
