@@ -51,6 +51,7 @@ _ACTIVATIONS = {
 ACTIVATIONS = tuple(_ACTIVATIONS)
 """Names in published configurations."""
 
+
 @flax.struct.dataclass
 class NoState:
   """A decoder keeps nothing between rows: every row starts at position 0."""

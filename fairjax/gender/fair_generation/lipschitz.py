@@ -42,6 +42,7 @@ from fairjax.measure.columns import join_text
 # Hoeffding's and the empirical Bernstein bound hold for every distribution on the support and every
 # n; Student's interval is approximate. Letters: n and m sample sizes, w the width of the support.
 
+
 def hoeffding_radius(n: int, *, level: float, width: float) -> float:
   """Hoeffding 1963, theorem 2, two-sided: w sqrt(ln(2/level) / 2n); infinite without samples."""
   return math.inf if n < 1 else width * math.sqrt(math.log(2 / level) / (2 * n))
