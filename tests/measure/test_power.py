@@ -71,12 +71,12 @@ def test_two_point_scores_need_what_the_normal_formula_says():
 
 def test_a_correction_for_many_pairs_uses_the_bound_and_holds():
   scores = model_scores('binary')
-  plan = plan_samples(scores, effect=0.2, power=0.8, tests=5610)
-  assert plan['samples'] > 2 * plan_samples(scores, effect=0.2, power=0.8)['samples']
+  plan = plan_samples(scores, effect=0.4, power=0.8, tests=5610)
+  assert plan['samples'] > 2 * plan_samples(scores, effect=0.4, power=0.8)['samples']
   n, hits = plan['samples'], 0
   for run in range(40):
     rng = np.random.default_rng([run, 32])
-    x = plant(rng, rng.integers(0, 2, (1, 2, n)).astype(float), 0.2 / 0.5, 1)
+    x = plant(rng, rng.integers(0, 2, (1, 2, n)).astype(float), 0.4 / 0.5, 1)
     p = measure_fairness(x, permutations=1000, seed=run).cells.p_value[0, 0]
     hits += p * 5610 <= 0.05
   assert hits / 40 == pytest.approx(0.8, abs=0.19)

@@ -170,8 +170,11 @@ def test_a_workdir_of_format_1_goes_on(tmp_path):
   job = Job(load_config(str(tmp_path / 'config.json')), tmp_path, log=lines.append)
   job.run()
   after = json.loads(path.read_text())
-  assert after['measures'] == before['measures'] | {
+  expected = before['measures'] | {
     'next_token_divergence': after['measures']['next_token_divergence']}
+  # Processors sum in orders of their own (BLAS).
+  assert after['measures'] == jax.tree.map(
+    lambda x: pytest.approx(x, rel=1e-12) if isinstance(x, float) else x, expected)
   for found in ('test', 'test_sensitive'):
     assert after['perplexity'][found]['token'] == pytest.approx(
       before['perplexity'][found]['token'], rel=1e-5)
