@@ -353,11 +353,14 @@ class Run:
                    'after the same training on the same rows, without the fairness term. Such '
                    f'training alone changes perplexity and bias.{cosine}')
     if self.config.decoding:
+      started = self.title(self.models[0])
+      trained = ('' if started == BASELINE else ' Their changes against control hold those of its '
+                 f'training, which they do not have: see {started} beside them.')
       lines.append(
         f'At decoding time ({", ".join(self.config.decoding)}): the parameters are those of '
-        f'{self.title(self.models[0])}, and only what follows a prompt changes. Perplexity is of '
-        'text without a prompt, and therefore not changed. average reads each continuation after '
-        f'the prompts of all {len(self.attribute.values)} values.')
+        f'{started}, and only what follows a prompt changes. Perplexity is of text without a '
+        f'prompt, and therefore not changed.{trained} average reads each continuation after the '
+        f'prompts of all {len(self.attribute.values)} values.')
     if tokens := self.config.debias.branch_tokens:
       lines.append(f'Long branches: the fairness loss also compares h-bar at up to {tokens} tokens '
                    'after the value (debias.branch_tokens; not in the paper).')
