@@ -65,7 +65,7 @@ if importlib.util.find_spec('beartype'):
 # end. Those that compile the same programs stand apart: the later one finds them compiled.
 LONG = (
   'run/test_job.py', 'train/test_curriculum.py', 'run/test_notebooks.py', 'train/test_sharding.py',
-  'run/test_published.py', 'test_processes.py', 'chaos/test_chaos.py', 'model/test_decoder.py',
+  'run/test_published.py', 'test_processes.py', 'model/test_decoder.py',
   'pretrained/test_classifier_training.py', 'model/test_transformer_xl.py',
   'pretrained/test_masked_training.py', 'pretrained/test_sample_pretrained.py', 'test_examples.py',
   'test_benchmarks.py', 'test_readme.py', 'tpu/test_launch_supervise.py', 'tpu/test_cost.py',

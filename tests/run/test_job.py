@@ -468,7 +468,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.tf
-@pytest.mark.weekly  # tests/chaos kills at a moment of one stage
+@pytest.mark.weekly  # daily: tests/test_processes.py
 def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished, repository):
   workdir = tmp_path / 'run'
   command = [sys.executable, '-u', '-c', WITHOUT_TENSORFLOW,
