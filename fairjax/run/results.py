@@ -354,8 +354,8 @@ class Run:
                    f'training alone changes perplexity and bias.{cosine}')
     if self.config.decoding:
       started = self.title(self.models[0])
-      trained = ('' if started == BASELINE else ' Their changes against control hold those of its '
-                 f'training, which they do not have: see {started} beside them.')
+      trained = '' if started == BASELINE else (
+        f' Compare these methods with {started}: control was trained, and they were not.')
       lines.append(
         f'At decoding time ({", ".join(self.config.decoding)}): the parameters are those of '
         f'{started}, and only what follows a prompt changes. Perplexity is of text without a '

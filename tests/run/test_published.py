@@ -89,6 +89,9 @@ def test_the_report_compares_with_the_control_on_the_same_rows(finished):
   other = json.loads((finished / 'debias' / 'town-embedding-10' / 'DONE').read_text())['identity']
   assert {k for k in other if control[k] != other[k]} == {'method', 'fairness_weight'}
   assert digests(finished)['debias/control'] != digests(finished)['debias/town-embedding-10']
+  run = open_run(finished)
+  run.config = dataclasses.replace(run.config, decoding=('steer:1',))
+  assert 'with published: control was trained' in ' '.join(run.notes())  # which steer was not
 
 
 def test_step_1_is_the_published_model(files, finished):

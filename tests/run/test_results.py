@@ -172,7 +172,7 @@ def test_a_workdir_of_format_1_goes_on(tmp_path):
   after = json.loads(path.read_text())
   expected = before['measures'] | {
     'next_token_divergence': after['measures']['next_token_divergence']}
-  # Processors sum in orders of their own (BLAS).
+  # BLAS adds in another order on another processor.
   assert after['measures'] == jax.tree.map(
     lambda x: pytest.approx(x, rel=1e-12) if isinstance(x, float) else x, expected)
   for found in ('test', 'test_sensitive'):
