@@ -15,7 +15,7 @@ from tests.chaos.moments import Moment, read_trace
 FAULTS = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
 
 
-# The daily tests kill runs of their own (test_processes.py, run/test_published.py).
+# Every day test_processes.py kills a run, and run/test_published.py goes on from what kills leave.
 @pytest.mark.weekly
 @pytest.mark.tf
 @pytest.mark.skipif(importlib.util.find_spec('tensorflow') is None, reason='needs TensorFlow')
