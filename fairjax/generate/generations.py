@@ -237,6 +237,9 @@ def _sample_missing(
   """Samples what is not recorded, batch by batch: (records, their tokens, texts at the limit)."""
   stop_ids = sentence_end_ids(vocabulary) if sample.sentence_end else ()
   encoded = {key: vocabulary.prompt_ids(work.texts[i]) for key, i in work.index.items()}
+  # Other prefixes of the attribute are padded as its own are, and share their program.
+  own = [vocabulary.prompt_ids(p.text) for p in work.attribute.prefixes()]
+  longest = max(map(len, [*encoded.values(), *own]))
   batch_size = even_batches(sample.samples, sample.batch_size)
   for (template, rewording), values in work.templates.items():
     group = template, rewording  # a rewording shares the noise of its template
@@ -246,8 +249,7 @@ def _sample_missing(
         samples=samples, seed=sample.seed, max_new_tokens=sample.max_new_tokens,
         temperature=sample.temperature, eos_id=vocabulary.eos_id,
         end_ids=vocabulary.end_ids, stop_ids=stop_ids, values=values,
-        coupled=coupled, batch_size=batch_size,
-        prefix_len=max(map(len, encoded.values())), mesh=mesh)
+        coupled=coupled, batch_size=batch_size, prefix_len=longest, mesh=mesh)
       new, sizes = [], []
       for row, value in enumerate(values):
         for column, number in enumerate(samples):

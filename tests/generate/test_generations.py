@@ -30,6 +30,7 @@ from fairjax.generate.generations import (
   sentence_end_ids,
   write_prompts,
 )
+from fairjax.generate.sampler import make_sampler, platform_of
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.processes import PREEMPTED
 from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
@@ -217,6 +218,18 @@ def test_chosen_prefixes_of_unequal_values(run, tmp_path):
                    (9, 'Syria', 'Syria a b')}
   with pytest.raises(UserError, match='once among the prefixes'):
     run('twice.jsonl', prefixes=prefixes[:1] * 2)
+
+
+def test_other_prefixes_share_the_program_of_the_attributes_own(params, vocabulary, tmp_path):
+  attribute = dataclasses.replace(
+    ATTRIBUTE, templates=(Template('a b c d ' * 5 + '{value} is', '1'),))
+  sampler, sizes = make_sampler(platform_of(None)), []
+  for name, prefixes in (('own', None), ('other', [Prefix(0, v, f'{ATTRIBUTE.value_texts[v]} is')
+                                                   for v in range(3)])):
+    generate(params, TransformerXLDecoder(CONFIG), vocabulary, attribute, prefixes=prefixes,
+             path=tmp_path / f'{name}.jsonl', model='m', sample=SAMPLE)
+    sizes.append(sampler._cache_size())
+  assert sizes[0] == sizes[1] > 0
 
 
 @pytest.mark.parametrize('change, field', [

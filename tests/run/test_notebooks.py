@@ -166,7 +166,11 @@ def execute(tmp_path_factory):
           cell.source, found = re.subn(
             rf'^{key} = .*$', lambda match, k=key, v=value: f'{k} = {v!r}', cell.source, flags=re.M)
           assert found == 1
-    env = os.environ | {'IPYTHONDIR': str(folder / 'ipython'), 'XLA_FLAGS': flags()}
+    # They train for a thousand steps: LLVM's first level costs less than it saves.
+    env = os.environ | {
+      'IPYTHONDIR': str(folder / 'ipython'), 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0',
+      'XLA_FLAGS': f'{flags()} --xla_backend_optimization_level=1 '
+                   '--xla_llvm_disable_expensive_passes=true'}
     env.pop('MPLBACKEND', None)
     client = nbclient.NotebookClient(
       notebook, timeout=600, kernel_name='python3', resources={'metadata': {'path': str(folder)}})
