@@ -94,14 +94,14 @@ def cores() -> int:
 #
 # Nothing is computed pair by pair (docs/performance.md has the time).
 #
-# - Scores become integer codes into the sorted distinct scores of their template, which sort faster
-#   than float64. A permutation is one sort as well: of random 64-bit words that carry the code in
-#   their low bits.
+# - The scores of a template are sorted once. From then on they are ranks, and a labelling is the
+#   value of each rank. A random one takes one sort, of random 64-bit words that carry the rank in
+#   their low bits. A stable sort by value, which counts, leaves each value's samples ascending.
 # - With the samples of each value sorted, W1 of a pair is the mean over ranks of the absolute
 #   difference, and the sum of absolute differences over all pairs of A numbers is, once these are
-#   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs two sorts of N
-#   numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes, or
-#   the distinct scores if these are fewer; both are exact.
+#   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs one more sort
+#   of N numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes,
+#   or the distinct scores if these are fewer; both are exact.
 # - A subgroup against the whole set is the area between two quantile functions. The k-th smallest
 #   of S samples faces N_all / S consecutive samples of the whole, whose absolute differences from
 #   it come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
@@ -114,6 +114,7 @@ def cores() -> int:
 _BATCH_SCORES = 1 << 18
 _BATCH = 64
 _BLOCK = 4  # batches of one random stream
+_CHUNK_SCORES = 1 << 15  # so many stay in a processor's cache; changes nothing
 _PURPOSE = 0x1F  # separates these random streams from others of the same seed
 
 
@@ -138,33 +139,33 @@ class LabelStatistics:
 
   def __init__(
     self, scores: Sequence[Sequence[np.ndarray]], subgroups: np.ndarray,
-    template_sets: Sequence[Sequence[int]] | None = None,
+    template_sets: Sequence[Sequence[int]] = (),
   ):
-    """Codes the scores."""
+    """Sorts the scores; subgroups are compared with the whole over each set of templates."""
     self._templates = [_Template.of(row) for row in scores]
     self._members = [np.flatnonzero(subgroups == g) for g in range(subgroups.max() + 1)]
-    self._pools = [_Pool.of(scores, self._templates, chosen)
-                   for chosen in template_sets or [range(len(scores))]]
+    self._pools = [_Pool.of(self._templates, chosen, subgroups)
+                   for chosen in template_sets]
 
   def without(self, group: int, groups: int) -> 'LabelStatistics':
     """The statistics of each prefix without every `groups`-th sample from number `group` on."""
     found = object.__new__(LabelStatistics)
-    kept = [np.concatenate([np.arange(n) % groups != group for n in t.sizes])
-            for t in self._templates]
     found._members = self._members
+    kept = [(np.concatenate([np.arange(n) % groups for n in t.sizes]) != group)[t.order]
+            for t in self._templates]
     found._templates = [t.keep(k) for t, k in zip(self._templates, kept, strict=True)]
-    found._pools = [pool.keep(self._templates, kept) for pool in self._pools]
+    found._pools = [pool.keep(found._templates, kept) for pool in self._pools]
     return found
 
   def observed(self) -> LabelNull:
     """The statistics of the labels as they are (R = 1)."""
-    return self._statistics([t.codes[None].copy() for t in self._templates])
+    return self._statistics([t.labels[None] for t in self._templates])
 
   def permuted(
     self, permutations: int, *, coupled: bool, seed: int, log: Callable[[str], None] | None = None
   ) -> LabelNull:
     """The statistics of R random labellings; `coupled` permutes within sample numbers."""
-    largest = max(t.codes.size for t in self._templates)
+    largest = max(t.labels.size for t in self._templates)
     batch = max(1, min(_BATCH, _BATCH_SCORES // largest))
 
     def block(start):
@@ -181,75 +182,91 @@ class LabelStatistics:
     return LabelNull.joined(in_threads(
       block, starts, what='label permutations', unit=f'blocks of {_BLOCK * batch}', log=log))
 
-  def _statistics(self, codes: list[np.ndarray]) -> LabelNull:
-    """Statistics of codes `[M]` of shape `[B, N]`, value after value."""
-    for t, own in zip(self._templates, codes, strict=True):
-      t.sort_rows(own)
-    means = [t.pair_means(r, self._members) for t, r in zip(self._templates, codes, strict=True)]
+  def _statistics(self, labels: list[np.ndarray]) -> LabelNull:
+    """Statistics of labels `[M]` of shape `[B, N]`, the value of each rank."""
+    means = [t.pair_means(own, self._members)
+             for t, own in zip(self._templates, labels, strict=True)]
     every, within, across = (np.stack([m[i] for m in means]) for i in range(3))
-    return LabelNull(every, within, across, np.stack([
-      pool.distances(self._templates, codes, self._members) for pool in self._pools]))
+    return LabelNull(
+      every, within, across, np.array([pool.distances(labels) for pool in self._pools]))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
   """The whole set over some templates."""
 
+  chosen: Sequence[int]  # templates
+  group: np.ndarray  # [A] uint8 or uint16, subgroup of a value
+  sizes: np.ndarray  # [G] number of samples
+  order: np.ndarray  # [N] int, places among the ranks of these templates, by score
+  codes: np.ndarray  # [N] int32, places in the grid, ascending
   grid: np.ndarray  # [U] ascending distinct scores
   distance: PoolDistance
-  codes: dict[int, np.ndarray]  # template -> `[U]` int32, its code -> code of the pool
 
   @classmethod
-  def of(cls, scores: Sequence[Sequence[np.ndarray]], templates: Sequence['_Template'],
-         chosen: Sequence[int]) -> '_Pool':
-    """The pool of the chosen templates."""
-    grid, counts = np.unique(
-      np.concatenate([x for m in chosen for x in scores[m]]), return_counts=True)
-    return cls(grid, PoolDistance(grid, counts), {
-      m: np.searchsorted(grid, templates[m].grid).astype(np.int32) for m in chosen})
+  def of(cls, templates: Sequence['_Template'], chosen: Sequence[int], subgroups: np.ndarray
+         ) -> '_Pool':
+    """The pool of the chosen templates, with the subgroup of each value `[A]`."""
+    scores = np.concatenate([templates[m].grid[templates[m].codes] for m in chosen])
+    order = scores.argsort(kind='stable')
+    grid, codes = np.unique(scores[order], return_inverse=True)
+    return cls._of(templates, chosen, subgroups.astype(templates[0].labels.dtype), order,
+                   *_recode(codes.astype(np.int32), grid))
 
   def keep(self, templates: Sequence['_Template'], kept: Sequence[np.ndarray]) -> '_Pool':
-    """The pool of some of the samples, `[M][N]` bool."""
-    counts = {m: np.bincount(t.codes[kept[m]], minlength=t.grid.size)
-              for m, t in enumerate(templates) if m in self.codes}
-    total = np.zeros(self.grid.size, np.int64)
-    for m, table in self.codes.items():
-      total[table] += counts[m]
-    found = total > 0
-    grid, place = self.grid[found], np.cumsum(found, dtype=np.int32) - 1
-    return _Pool(grid, PoolDistance(grid, total[found]), {
-      m: place[table[counts[m] > 0]] for m, table in self.codes.items()})
+    """The pool of some of the ranks, `[M][N]` bool, of which the templates are made."""
+    every = np.concatenate([kept[m] for m in self.chosen])
+    mine = every[self.order]
+    return self._of(templates, self.chosen, self.group, (np.cumsum(every) - 1)[self.order[mine]],
+                    *_recode(self.codes[mine], self.grid))
 
-  def distances(
-    self, templates: Sequence['_Template'], codes: Sequence[np.ndarray],
-    members: Sequence[np.ndarray],
-  ) -> np.ndarray:
-    """`[G, B]` distances of each subgroup's values to the whole, from codes `[M]`, `[B, N]`."""
-    found = [np.empty(len(codes[0])) for _ in members]
-    alike = len({size for t in templates for size in t.sizes.tolist()}) == 1
-    for b in range(len(codes[0])):  # one permutation stays in the processor's cache
+  @classmethod
+  def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], group: np.ndarray,
+          order: np.ndarray, codes: np.ndarray, grid: np.ndarray, counts: np.ndarray) -> '_Pool':
+    """The pool of codes with how often each is there."""
+    sizes = np.bincount(group, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
+    return cls(chosen, group, sizes, order, codes, grid, PoolDistance(grid, counts))
+
+  def distances(self, labels: Sequence[np.ndarray]) -> np.ndarray:
+    """`[G, B]` distances of each subgroup's values to the whole, from labels `[M]`, `[B, N]`."""
+    own = (self.group == np.arange(self.group.size)).all()  # each value is its own subgroup
+    found = []
+    for part in _chunks(len(labels[0]), self.order.size):
       # Clipping changes no index; it spares NumPy a check.
-      rows = [table.take(codes[m][b], mode='clip') for m, table in self.codes.items()]
-      if alike:
-        whole = np.stack(rows).reshape(len(rows), templates[0].sizes.size, -1)
-        parts = [whole[:, values].reshape(-1) for values in members]
+      groups = np.concatenate([labels[m][part] for m in self.chosen], axis=1).take(
+        self.order, axis=1, mode='clip')
+      if not own:
+        groups = self.group.take(groups, mode='clip')
+      codes = self.codes.take(groups.argsort(axis=1, kind='stable'), mode='clip')
+      if self.sizes.min() == self.sizes.max():
+        found.append(self.distance.distances(
+          codes.reshape(-1, self.sizes[0])).reshape(-1, self.sizes.size))
       else:
-        split = [templates[m].split(row) for m, row in zip(self.codes, rows, strict=True)]
-        parts = [np.concatenate([row[a] for row in split for a in values]) for values in members]
-      if len({part.size for part in parts}) == 1:
-        distances = self.distance.distances(np.stack(parts))
-      else:
-        distances = np.array([self.distance.distances(part[None])[0] for part in parts])
-      for into, distance in zip(found, distances, strict=True):
-        into[b] = distance
-    return np.stack(found)
+        parts = np.split(codes, self.sizes.cumsum()[:-1], axis=1)
+        found.append(np.stack([self.distance.distances(x) for x in parts], axis=1))
+    return np.ascontiguousarray(np.concatenate(found).T)
+
+
+def _chunks(rows: int, size: int) -> list[slice]:
+  """So many of the rows at once as stay in the processor's cache."""
+  together = max(1, _CHUNK_SCORES // size)
+  return [slice(i, min(i + together, rows)) for i in range(0, rows, together)]
+
+
+def _recode(codes: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The codes `[N]`, the grid and how often each of its scores is there, without missing scores."""
+  counts = np.bincount(codes, minlength=grid.size)
+  found = counts > 0
+  return (np.cumsum(found, dtype=codes.dtype) - 1)[codes], grid[found], counts[found]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-  """The scores of one template as codes."""
+  """The scores of one template, by rank."""
 
-  codes: np.ndarray  # [N] int, into `grid`, value after value
+  order: np.ndarray  # [N] int, which sample, value after value, has a rank
+  labels: np.ndarray  # [N] uint8 or uint16, the value of a rank
+  codes: np.ndarray  # [N] uint16 or int32, places in `grid`, ascending
   sizes: np.ndarray  # [A]
   grid: np.ndarray  # [U] ascending distinct scores
   ranks: np.ndarray | None  # [A, W] or [1, W] int, rank of the sample at a point; None: by scores
@@ -257,44 +274,55 @@ class _Template:
 
   @classmethod
   def of(cls, row: Sequence[np.ndarray]) -> '_Template':
-    """Codes of `[A]` arrays `[n]`."""
-    grid, codes = np.unique(np.concatenate(row), return_inverse=True)
-    return cls._of(grid, codes, np.array([x.size for x in row]))
+    """The template of `[A]` arrays `[n]`."""
+    scores = np.concatenate(row)
+    order = scores.argsort(kind='stable')
+    grid, codes = np.unique(scores[order], return_inverse=True)
+    return cls._of(order, np.array([x.size for x in row]), codes, grid)
 
   def keep(self, kept: np.ndarray) -> '_Template':
-    """The template of some of its samples, `[N]` bool."""
-    codes = self.codes[kept]
-    found = np.zeros(self.grid.size, bool)
-    found[codes] = True
-    return self._of(self.grid[found], (np.cumsum(found) - 1)[codes],
-                    np.array([np.count_nonzero(k) for k in self.split(kept)]))
+    """The template of some of its ranks, `[N]` bool."""
+    samples = np.zeros(kept.size, bool)
+    samples[self.order] = kept
+    codes, grid, _ = _recode(self.codes[kept], self.grid)
+    return self._of((np.cumsum(samples) - 1)[self.order[kept]],
+                    np.bincount(self.labels[kept], minlength=self.sizes.size), codes, grid)
 
   @classmethod
-  def _of(cls, grid: np.ndarray, codes: np.ndarray, sizes: np.ndarray) -> '_Template':
-    """The template of codes `[N]` of all scores of a grid."""
+  def _of(cls, order: np.ndarray, sizes: np.ndarray, codes: np.ndarray, grid: np.ndarray
+          ) -> '_Template':
+    """The template of `[A]` sizes and what it holds of its scores."""
     distinct, which = np.unique(sizes, return_inverse=True)
     ranks, weights = quantile_grid(distinct)
     if distinct.size > 1:
       ranks = ranks[which]
       if grid.size - 1 < weights.size:
         ranks, weights = None, np.diff(grid)
+    # Labels of few bits sort by counting.
+    values = np.arange(sizes.size, dtype=np.uint8 if sizes.size <= 1 << 8 else np.uint16)
     kind = np.uint16 if grid.size <= 1 << 16 else np.int32
-    return cls(codes.astype(kind), sizes, grid, ranks, weights)
+    return cls(order, values.repeat(sizes)[order], codes.astype(kind), sizes, grid, ranks, weights)
 
   def permute(self, rng: np.random.Generator, count: int, *, coupled: bool) -> np.ndarray:
-    """`[count, N]` codes under random labels."""
-    low = np.uint64((1 << int(self.grid.size - 1).bit_length()) - 1)
-    values = self.sizes.size if coupled else self.codes.size
+    """`[count, N]` random labels."""
+    low = np.uint64((1 << int(self.labels.size - 1).bit_length()) - 1)
+    ranks, values = np.empty(self.order.size, np.uint64), np.empty_like(self.labels)
+    ranks[self.order], values[self.order] = np.arange(ranks.size), self.labels
     # [n, A] when coupled: the values of one sample number are side by side and change places.
-    codes = self.codes.reshape(values, -1).T.astype(np.uint64)
-    found = np.empty((count, self.codes.size), self.codes.dtype)
-    for row in found:  # one permutation stays in the processor's cache
-      words = rng.integers(0, 1 << 64, codes.shape, dtype=np.uint64)
+    shape = (self.sizes.size if coupled else ranks.size, -1)
+    ranks, values = (np.ascontiguousarray(x.reshape(shape).T) for x in (ranks, values))
+    found = np.empty((count, self.labels.size), self.labels.dtype)
+    chunks = _chunks(count, self.labels.size)
+    values = np.tile(values, (chunks[0].stop, 1, 1))
+    for rows in (found[part] for part in chunks):
+      words = rng.integers(0, 1 << 64, (len(rows), *ranks.shape), dtype=np.uint64)
       words &= ~low
-      words |= codes
+      words |= ranks
       words.sort(axis=-1)
       words &= low
-      row.reshape(codes.shape[::-1])[...] = words.astype(self.codes.dtype).T
+      if len(rows) > 1:
+        words += (np.arange(len(rows), dtype=np.uint64) * ranks.size)[:, None, None]
+      rows.reshape(-1)[words.view(np.int64)] = values[:len(rows)]
     return found
 
   @functools.cached_property
@@ -303,56 +331,48 @@ class _Template:
     ends = np.cumsum(self.sizes).tolist()
     return [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
-  def split(self, row: np.ndarray) -> list[np.ndarray]:
-    """`[A]` the samples of each value, of `[N]`."""
-    return [row[part] for part in self.slices]
-
-  def sort_rows(self, codes: np.ndarray) -> None:
-    """Sorts the codes `[B, N]` of each value, in place."""
-    if self.sizes.min() == self.sizes.max():
-      codes.reshape(len(codes), self.sizes.size, -1).sort()
-    else:
-      for part in self.slices:
-        codes[:, part].sort()
-
-  def pair_means(self, codes: np.ndarray, members: list[np.ndarray]
+  def pair_means(self, labels: np.ndarray, members: list[np.ndarray]
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none."""
-    # `codes` `[B, N]` ascend within each value.
     inner = [m for m in members if m.size > 1]
-    sums = np.empty((1 + len(inner), len(codes), self.weights.size))
-    for b, row in enumerate(codes):  # one permutation stays in the processor's cache
-      values = self._values(row)
-      for k, m in enumerate([np.arange(len(values)), *inner]):
-        sums[k, b] = self._pair_sums(np.ascontiguousarray(values[m].T))
+    sums = np.empty((1 + len(inner), len(labels), self.weights.size))
+    for part in _chunks(len(labels), self.labels.size):
+      # Ascending within each value. Clipping changes no index; it spares NumPy a check.
+      order = labels[part].argsort(axis=1, kind='stable')
+      values = self._values(self.codes.take(order, mode='clip'))
+      for k, m in enumerate([np.arange(self.sizes.size), *inner]):
+        sums[k, part] = self._pair_sums(np.ascontiguousarray(values[:, m].swapaxes(1, 2)))
     every, *parts = (part @ self.weights for part in sums)
-    within = sum(parts, np.zeros(len(codes)))
+    within = sum(parts, np.zeros(len(labels)))
     pairs = self.sizes.size * (self.sizes.size - 1) // 2
     inside = sum(m.size * (m.size - 1) // 2 for m in inner)
-    nothing = np.full(len(codes), np.nan)
+    nothing = np.full(len(labels), np.nan)
     return (every / pairs, within / inside if inside else nothing,
             (every - within) / (pairs - inside) if pairs > inside else nothing)
 
-  def _values(self, row: np.ndarray) -> np.ndarray:
-    """`[A, W]` the codes, or the shares below each score but the last, that face each other."""
+  def _values(self, codes: np.ndarray) -> np.ndarray:
+    """`[B, A, W]` the codes, or the shares below each score but the last, that face each other."""
     if self.ranks is not None and len(self.ranks) == 1:
-      return row.reshape(self.sizes.size, -1)
-    values = self.split(row)
-    if self.ranks is None:
-      counts = [np.bincount(v, minlength=self.grid.size) for v in values]
-      return np.stack([c.cumsum()[:-1] / v.size for c, v in zip(counts, values, strict=True)])
-    return np.stack([v[k] for v, k in zip(values, self.ranks, strict=True)])
+      return codes.reshape(len(codes), self.sizes.size, -1)
+    values = [codes[:, part] for part in self.slices]
+    if self.ranks is not None:
+      return np.stack([v[:, k] for v, k in zip(values, self.ranks, strict=True)], axis=1)
+    scores = self.grid.size
+    place = np.arange(len(codes))[:, None] * scores
+    counts = [np.bincount((v + place).reshape(-1), minlength=scores * len(codes)) for v in values]
+    return np.stack([c.reshape(-1, scores).cumsum(axis=1)[:, :-1] / v.shape[1]
+                     for c, v in zip(counts, values, strict=True)], axis=1)
 
   def _pair_sums(self, points: np.ndarray) -> np.ndarray:
-    """`[W]` sums over pairs of values of the differences of points `[W, A]`, which it sorts."""
-    points.sort(axis=1)
+    """`[B, W]` sums over pairs of values of the differences of points `[B, W, A]`; sorts them."""
+    points.sort(axis=-1)
     values = points
     if self.ranks is not None:
-      values = self.grid.take(points, mode='clip')  # clips nothing; it spares NumPy a check
-    j = np.arange(1, values.shape[1])
+      values = self.grid.take(points, mode='clip')
+    j = np.arange(1, values.shape[-1])
     gaps = np.empty_like(values, np.float64)  # of all in one row, which is faster than row by row
     np.subtract(values.reshape(-1)[1:], values.reshape(-1)[:-1], out=gaps.reshape(-1)[:-1])
-    return gaps[:, :-1] @ (j * (values.shape[1] - j)).astype(np.float64)
+    return gaps[..., :-1] @ (j * (values.shape[-1] - j)).astype(np.float64)
 
 
 _PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
@@ -468,7 +488,7 @@ def _coupled_null(
       below = np.searchsorted(ascending[a], np.arange(grid.size - 1), side='right')
       return sums[below] if shared else sums
 
-    sums = in_threads(running_sums, range(values))
+    sums = [running_sums(a) for a in range(values)]  # too small for threads
 
     def pairs_of(a, start=start, sums=sums):
       first = a * values - a * (a + 1) // 2 - a - 1
@@ -485,7 +505,11 @@ def _coupled_null(
         null[first + b, start:start + width] = area.between(
           sums[a], sums[b], *at, np.diff(points) / n)
 
-    in_threads(pairs_of, range(values - 1))
+    if n * permutations >= 500_000:
+      in_threads(pairs_of, range(values - 1))
+    else:  # threads would wait for the interpreter's lock
+      for a in range(values - 1):
+        pairs_of(a)
   return null
 
 

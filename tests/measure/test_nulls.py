@@ -34,7 +34,7 @@ def test_pool_distance_with_few_and_many_scores(size):
     pool = rng.integers(0, distinct, 120) / 7
     grid, counts = np.unique(pool, return_counts=True)
     found = PoolDistance(grid, counts)
-    codes = rng.integers(0, grid.size, (5, size))
+    codes = np.sort(rng.integers(0, grid.size, (5, size)))
     assert found.distances(codes) == pytest.approx([w1(grid[c], pool) for c in codes], abs=1e-12)
     assert found.distances(np.repeat(np.arange(grid.size), counts)[None])[0] == 0.0
 
@@ -59,7 +59,7 @@ def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
   rng = np.random.default_rng(20)
   scores = [[SCORES[kind](rng, n) for n in sizes] for _ in range(2)]
   groups, count = np.array([0, 1, 0, 1]), 3
-  found = LabelStatistics(scores, groups).permuted(count, coupled=coupled, seed=5)
+  found = LabelStatistics(scores, groups, [[0, 1]]).permuted(count, coupled=coupled, seed=5)
   moved = []
   for m, row in enumerate(scores):
     flat = np.concatenate(row)
@@ -80,6 +80,19 @@ def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
     for g in range(2):
       own = np.concatenate([moved[m][r][a] for m in range(2) for a in (g, g + 2)])
       assert found.subgroups[0, g, r] == pytest.approx(w1(own, everything), abs=1e-12)
+
+
+@pytest.mark.parametrize('sizes', [(8, 5, 8), (4,) * 300])  # 300 labels need two bytes
+def test_a_value_may_be_a_subgroup_of_its_own(sizes):
+  rng = np.random.default_rng(23)
+  groups = rng.permutation(len(sizes))
+  scores = [[rng.random(n) for n in sizes] for _ in range(2)]
+  found = LabelStatistics(scores, groups, [[0, 1], [1]]).observed().subgroups
+  for k, chosen in enumerate(([0, 1], [1])):
+    everything = np.concatenate([x for m in chosen for x in scores[m]])
+    for value, group in enumerate(groups):
+      own = np.concatenate([scores[m][value] for m in chosen])
+      assert found[k, group, 0] == pytest.approx(w1(own, everything), abs=1e-12)
 
 
 @pytest.mark.parametrize('kind', SCORES)
