@@ -432,6 +432,7 @@ sys.exit(main(sys.argv[1:]))
 '''
 
 
+@pytest.mark.weekly  # every day run/test_workdir_models.py scores in three processes
 @pytest.mark.tf
 def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repository):
   """The BERT scorer and the encoder run on the devices of both; the first one writes."""
