@@ -196,7 +196,7 @@ class _Pool:
   """The whole set over some templates."""
 
   chosen: Sequence[int]  # templates
-  group: np.ndarray  # [A] uint8 or uint16, subgroup of a value
+  group: np.ndarray  # [A] unsigned, subgroup of a value
   sizes: np.ndarray  # [G] number of samples
   order: np.ndarray  # [N] int, places among the ranks of these templates, by score
   codes: np.ndarray  # [N] int32, places in the grid, ascending
@@ -265,7 +265,7 @@ class _Template:
   """The scores of one template, by rank."""
 
   order: np.ndarray  # [N] int, which sample, value after value, has a rank
-  labels: np.ndarray  # [N] uint8 or uint16, the value of a rank
+  labels: np.ndarray  # [N] unsigned, the value of a rank
   codes: np.ndarray  # [N] uint16 or int32, places in `grid`, ascending
   sizes: np.ndarray  # [A]
   grid: np.ndarray  # [U] ascending distinct scores
@@ -299,7 +299,7 @@ class _Template:
       if grid.size - 1 < weights.size:
         ranks, weights = None, np.diff(grid)
     # Labels of few bits sort by counting.
-    values = np.arange(sizes.size, dtype=np.uint8 if sizes.size <= 1 << 8 else np.uint16)
+    values = np.arange(sizes.size, dtype=np.min_scalar_type(sizes.size - 1))
     kind = np.uint16 if grid.size <= 1 << 16 else np.int32
     return cls(order, values.repeat(sizes)[order], codes.astype(kind), sizes, grid, ranks, weights)
 
