@@ -123,6 +123,17 @@ def test_what_a_kill_after_the_manifest_leaves_is_removed(tmp_path, monkeypatch)
     p.name for p in (tmp_path / 'whole').iterdir())
 
 
+def test_what_a_kill_leaves_beside_the_vocabulary_is_no_part_of_the_data(tmp_path):
+  data = files(tmp_path)
+  prepare(data, tmp_path / 'whole')
+  left = tmp_path / 'killed' / 'vocabulary' / '.vocabulary.json.x1'
+  left.parent.mkdir(parents=True)
+  left.write_text('half')
+  prepare(data, tmp_path / 'killed')
+  whole, killed = ((tmp_path / name / 'manifest.json').read_bytes() for name in ('whole', 'killed'))
+  assert killed == whole and left.exists()
+
+
 @pytest.mark.parametrize('changes, message', [
   ({'planted_strength': 0.5}, r'planted.strength: 0.8 -> 0.5'),
   ({'seed': 1}, r'order_seed: 0 -> 1'),
