@@ -409,6 +409,8 @@ class Job(Run):
         # The first process reads the file and shares what is left to do.
         if processes.share(bool(known) and all(s.name in known for s in self._scorers)):
           self.log(f'[measure] {path.relative_to(self.workdir)} finished earlier: nothing to do')
+          if processes.is_first():
+            _parts(path).unlink(missing_ok=True)  # of a run that was killed right after `path`
           continue
         if not processes.share(bool(known)):
           self._check_kernel()
@@ -444,16 +446,15 @@ class Job(Run):
       self.config.measure, self._encoder, next_token,
       baseline_threshold=None if first else lambda: self.read_measures(
         self.models[0])['measures']['semantic_similarity']['threshold'])
-    parts = path.with_suffix('.parts.jsonl')
     measures = measure_records(
       self.records(model, heldout=heldout, rewordings=True), self.attribute, self._scorers,
       permutations=self.config.measure.permutations, seed=self.config.seed,
-      scores_directory=self.scores_folder(model, heldout=heldout), parts=parts, content=content,
-      empty='keep', earlier=earlier.get('measures'))
+      scores_directory=self.scores_folder(model, heldout=heldout), parts=_parts(path),
+      content=content, empty='keep', earlier=earlier.get('measures'))
     write_sealed_json(path, earlier | {
       'identity': self.metadata(model), 'measures': measures,
       'sources': self.sources(model, heldout=heldout)})
-    parts.unlink(missing_ok=True)
+    _parts(path).unlink(missing_ok=True)
     for scorer, found in measures['scorers'].items():
       self.log(f'[measure] {model.name}{", held-out prefixes" if heldout else ""}: {scorer} I.F. '
                f"{format_estimate(found['individual_fairness'])}")
@@ -528,6 +529,11 @@ class Job(Run):
 
 
 # The same run with further seeds.
+
+def _parts(path: pathlib.Path) -> pathlib.Path:
+  """The measures of single scorers until all of a file of measures are there."""
+  return path.with_suffix('.parts.jsonl')
+
 
 def repeat_trainings(job: Job, seeds: int) -> None:
   """Runs a job with so many seeds, the next ones in `seeds/SEED`; its report has the spread."""

@@ -171,8 +171,10 @@ def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
   for name in found:
     assert read(run / name) == read(fresh / name), name
   monkeypatch.undo()
-  # The report follows; the command without the scorer finds it in the run.
-  assert main(arguments('run', text, run)) == 0
+  # The report follows; the command without the scorer finds it in the run. What a run leaves that
+  # is killed when the measures are there is removed.
+  (left := run / 'measures/baseline/country.parts.jsonl').write_text('half')
+  assert main(arguments('run', text, run)) == 0 and not left.exists()
   assert read(run / 'report/report.json')['rows'] == read(fresh / 'report/report.json')['rows']
   capsys.readouterr()
   assert main(arguments('run', text, run)) == 0
