@@ -45,7 +45,7 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 else:
   OWN_CACHE = None
-# The workers use the cores; what waits for work in OpenBLAS would take them away.
+# A thread of OpenBLAS that waits for work keeps a core busy, and the workers need all cores.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 os.environ.setdefault('MPLBACKEND', 'Agg')

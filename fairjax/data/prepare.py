@@ -293,7 +293,7 @@ def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
   manifest = _finished_manifest(directory)
   if manifest is None:
     stores, counts = _make_stores(config, corpus, vocabulary, log)
-    # Not what a run that was killed while it wrote the vocabulary has left.
+    # A run that was killed while it wrote the vocabulary may have left a temporary file.
     made = sorted(f'vocabulary/{path.name}' for path in (directory / 'vocabulary').glob('[!.]*'))
     manifest = {
       'files': describe_files(directory, made), 'inputs': inputs,

@@ -109,13 +109,15 @@ def cores() -> int:
 # Blocks of permutations are drawn from random streams of their own, so the result depends neither
 # on the number of threads nor on their order.
 
-# Changing these changes the random draws. So many scores fit into a processor's cache, and an
-# operation on them lasts long enough for threads to seldom wait for the interpreter's lock.
+# Changing these changes the random draws.
 _BATCH_SCORES = 1 << 18
 _BATCH = 64
 _BLOCK = 4  # batches of one random stream
-_CHUNK_SCORES = 1 << 15  # so many stay in a processor's cache; changes nothing
 _PURPOSE = 0x1F  # separates these random streams from others of the same seed
+
+# Changing this changes no number. So many scores stay in a processor's cache, and an operation on
+# them lasts long enough for threads to seldom wait for the interpreter's lock.
+_CHUNK_SCORES = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,9 +211,9 @@ class _Pool:
     """The pool of the chosen templates, with the subgroup of each value `[A]`."""
     scores = np.concatenate([templates[m].grid[templates[m].codes] for m in chosen])
     order = scores.argsort(kind='stable')
-    grid, codes = np.unique(scores[order], return_inverse=True)
+    grid, codes, counts = np.unique(scores[order], return_inverse=True, return_counts=True)
     return cls._of(templates, chosen, subgroups.astype(templates[0].labels.dtype), order,
-                   *_recode(codes.astype(np.int32), grid))
+                   codes.astype(np.int32), grid, counts)
 
   def keep(self, templates: Sequence['_Template'], kept: Sequence[np.ndarray]) -> '_Pool':
     """The pool of some of the ranks, `[M][N]` bool, of which the templates are made."""
@@ -223,7 +225,7 @@ class _Pool:
   @classmethod
   def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], group: np.ndarray,
           order: np.ndarray, codes: np.ndarray, grid: np.ndarray, counts: np.ndarray) -> '_Pool':
-    """The pool of codes with how often each is there."""
+    """The pool of ascending codes, each of which is there `counts` `[U]` times."""
     sizes = np.bincount(group, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
     return cls(chosen, group, sizes, order, codes, grid, PoolDistance(grid, counts))
 
@@ -254,7 +256,7 @@ def _chunks(rows: int, size: int) -> list[slice]:
 
 
 def _recode(codes: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """The codes `[N]`, the grid and how often each of its scores is there, without missing scores."""
+  """Codes `[N]` and grid `[U]` without the scores that are not there; how often the others are."""
   counts = np.bincount(codes, minlength=grid.size)
   found = counts > 0
   return (np.cumsum(found, dtype=codes.dtype) - 1)[codes], grid[found], counts[found]
@@ -291,7 +293,7 @@ class _Template:
   @classmethod
   def _of(cls, order: np.ndarray, sizes: np.ndarray, codes: np.ndarray, grid: np.ndarray
           ) -> '_Template':
-    """The template of `[A]` sizes and what it holds of its scores."""
+    """The template with `[A]` samples of each value and the codes `[N]` of their ranks."""
     distinct, which = np.unique(sizes, return_inverse=True)
     ranks, weights = quantile_grid(distinct)
     if distinct.size > 1:
@@ -320,8 +322,7 @@ class _Template:
       words |= ranks
       words.sort(axis=-1)
       words &= low
-      if len(rows) > 1:
-        words += (np.arange(len(rows), dtype=np.uint64) * ranks.size)[:, None, None]
+      words += (np.arange(len(rows), dtype=np.uint64) * ranks.size)[:, None, None]
       rows.reshape(-1)[words.view(np.int64)] = values[:len(rows)]
     return found
 

@@ -531,7 +531,7 @@ class Job(Run):
 # The same run with further seeds.
 
 def _parts(path: pathlib.Path) -> pathlib.Path:
-  """The measures of single scorers until all of a file of measures are there."""
+  """The file that keeps the measures of each scorer until `path` holds all."""
   return path.with_suffix('.parts.jsonl')
 
 
