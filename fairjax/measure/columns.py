@@ -7,6 +7,7 @@ have the number of the rewording of the template (`rewording`) too. The optional
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -159,20 +160,40 @@ class Generations:
       sample_ids=split(self.sample) if numbered and self.sample is not None else None)
 
   def phrasing_scores(
-    self, scores: np.ndarray, reworded: np.ndarray, *, numbered: bool = True) -> SampleScores:
-    """Scores of the prompts `[R]` and of `reworded`, as `measure_rewording` takes them."""
+    self, scores: np.ndarray, reworded: np.ndarray, *, numbered: bool = True
+  ) -> tuple[SampleScores, SampleScores]:
+    """What `measure_rewording` takes, from the scores `[R]` of the prompts and of `reworded`.
+
+    Every prompt of a template and of its rewordings has the same samples, so that chance adds as
+    much to the values' distances as to those of the phrasings.
+    """
     prompts = self.sample_scores(scores, numbered=numbered)
     others = self.reworded.sample_scores(reworded, numbered=numbered)
-    templates = [(m, a) for m in range(len(self.templates)) for a in range(len(prompts.values))]
 
-    def together(one, other):
-      return tuple((one[m][a], *(other[t][a] for t in self.rewordings[m])) for m, a in templates)
+    def arms(one, other):  # [M][1 + K][A], prompts first
+      return [[one[m], *(other[t] for t in rewordings)]
+              for m, rewordings in enumerate(self.rewordings)]
 
+    def shared(columns):
+      return [[tuple(x[k] for x, k in zip(row, keep, strict=True))
+               for row, keep in zip(rows, keeps, strict=True)]
+              for rows, keeps in zip(columns, kept, strict=True)]
+
+    found = arms(prompts.scores, others.scores)
+    numbers = (arms(prompts.sample_ids, others.sample_ids)
+               if prompts.sample_ids and others.sample_ids else
+               [[[np.arange(x.size) for x in row] for row in rows] for rows in found])
+    kept = [_shared_numbers(rows) for rows in numbers]
+    found, numbers = shared(found), shared(numbers)
     names = ('prompt', *(f'rewording {k}' for k in range(1, 1 + len(self.rewordings[0]))))
-    return SampleScores(
-      values=names, subgroups=names, scores=together(prompts.scores, others.scores),
-      templates=tuple(f'{self.templates[m]}, {prompts.values[a]}' for m, a in templates),
-      sample_ids=prompts.sample_ids and together(prompts.sample_ids, others.sample_ids))
+    phrasings = SampleScores(
+      values=names, subgroups=names, templates=tuple(
+        f'{template}, {value}' for template in self.templates for value in prompts.values),
+      scores=tuple(cell for rows in found for cell in zip(*rows, strict=True)),
+      sample_ids=prompts.sample_ids and others.sample_ids and tuple(
+        cell for rows in numbers for cell in zip(*rows, strict=True)))
+    return dataclasses.replace(
+      prompts, scores=tuple(rows[0] for rows in found), sample_ids=None), phrasings
 
   def first_samples(self, samples: int) -> 'Generations':
     """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.
@@ -366,6 +387,14 @@ class _Columns:
     _check_prefixes(generations)
     _check_samples(generations)
     return generations
+
+
+def _shared_numbers(rows: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+  """Which samples `[n]` of each cell have a number that all have; where none is, as many first."""
+  common = functools.reduce(np.intersect1d, (x for row in rows for x in row))
+  least = min(x.size for row in rows for x in row)
+  return [[np.isin(x, common) if common.size else np.arange(x.size) < least for x in row]
+          for row in rows]
 
 
 def scored_text(record: Mapping[str, Any], scored: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 import fairjax
 from fairjax.counterfactual.attributes import Attribute, load_attribute
+from fairjax.errors import UserError
 from fairjax.files import JsonLines, read_entries
 from fairjax.measure.columns import Generations, read_generations
 from fairjax.measure.content import ContentOptions, content_measures
@@ -91,13 +92,14 @@ def measure_generations(
     JSON-able: `measures` of the schema that `fairjax records schema report` prints.
 
   Raises:
-    UserError: a score file of another scorer, or what a scorer cannot score.
-    ValueError: no scorer, or `permutations` below 1.
+    UserError: a score file of another scorer, what a scorer cannot score, no scorer,
+      `permutations` below 1, or a negative seed.
   """
   if not scorers:
-    raise ValueError('at least one scorer is needed')
-  if permutations < 1:
-    raise ValueError(f'permutations must be at least 1, not {permutations}')
+    raise UserError('at least one scorer is needed')
+  if permutations < 1 or seed < 0:
+    raise UserError(f'permutations must be at least 1, not {permutations}, and the seed at least '
+                    f'0, not {seed}')
   check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
   texts = generations.texts(scored)
@@ -147,11 +149,13 @@ def measure_generations(
     if generations.reworded is not None:
       path = scores_directory and score_file(
         scores_directory, f'{attribute.name}.rewordings', scorer)
-      phrasings = generations.phrasing_scores(column, score_generations(
+      prompts, phrasings = generations.phrasing_scores(column, score_generations(
         generations.reworded, scorer, path, scored=scored, log=log), numbered=coupled)
-      words = measure_rewording(samples, phrasings, permutations=permutations, seed=seed)
+      words = measure_rewording(prompts, phrasings, permutations=permutations, seed=seed)
+      records = len(generations.reworded)
       result['scorers'][scorer.name]['rewording'] = words | {
-        'records': len(generations.reworded),
+        'records': records,
+        'left_out': len(generations) + records - int(phrasings.sizes.sum()),
         'sentence': rewording_sentence(words, found['individual_fairness'], attribute.name)}
     if attribute.crossed:
       result['scorers'][scorer.name]['crossed'] = measure_crossed(
@@ -207,6 +211,8 @@ def _scorer_measures(
     samples, permutations=permutations, seed=seed, subsets=subsets, log=log)
   first, second = np.triu_indices(len(samples.values), 1)
   names = [[samples.values[a], samples.values[b]] for a, b in zip(first, second, strict=True)]
+  # As I.F., over templates: a value with more samples in one of them is not measured by it.
+  means = np.mean([[x.mean() for x in row] for row in samples.scores], axis=0)
   return {
     **scorer_facts(scorer),
     'sensitive_lexicon_words': sensitive_lexicon_words(scorer, attribute),
@@ -214,9 +220,7 @@ def _scorer_measures(
     'lexicon_words_unmatchable': list(getattr(scorer, 'unmatchable', ())),
     'mean_score': float(scores.mean()),
     'neutral_share': float((scores == 0.5).mean()),
-    'mean_score_by_value': {
-      name: float(scores[generations.value_index == i].mean())
-      for i, name in enumerate(attribute.value_texts)},
+    'mean_score_by_value': dict(zip(samples.values, means.tolist(), strict=True)),
     **_estimates(fairness),
     'subgroups': {'subgroup': list(samples.subgroup_names)} | fairness.by_subgroup.to_dict(),
     'by_template': {'template': list(samples.templates)} | fairness.by_template.to_dict(),
@@ -253,8 +257,10 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     values = len(attribute.values)
     found.append(f'measured on {values} of {values + len(absent)} values of attribute '
                  f'{attribute.name}: no record of {generations.without_records}')
-  if (empty := generations.empty_texts) and (sentence := empty.sentence()):
-    found.append(sentence)
+  for what, empty in (('', generations.empty_texts),
+                      ('rewordings: ', generations.reworded and generations.reworded.empty_texts)):
+    if empty and (sentence := empty.sentence()):
+      found.append(what + sentence)
   counts = np.array([[rows.size for rows in row] for row in cells])
   if counts.min() < counts.max():
     template, value = np.unravel_index(counts.argmin(), counts.shape)
@@ -263,6 +269,10 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
       f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
       f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
       f"'{attribute.values[value].text}'); each floor is that of its own n")
+  if left_out := max(m.get('rewording', {}).get('left_out', 0)
+                     for m in measures['scorers'].values()):
+    found.append(f'rewording floor and contrast leave out {left_out} samples of prompts or '
+                 'rewordings: those that not all prompts of a template and its rewordings have')
   # Where all numbers are equal, independence was asked for.
   if numbers is not None and not measures['coupled'] and not all(
       np.array_equal(numbers[row[0]], numbers[rows]) for row in cells for rows in row):

@@ -29,8 +29,9 @@ def measure_rewording(
   samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
 ) -> dict[str, Any]:
   """I.F. over the phrasings with its null floor, the contrast in [-1, 1] and its p-value."""
-  # In `phrasings` a "template" is a template of `samples` with a value, template after template,
-  # and a "value" is a phrasing. With M templates the two-sided p-value is at least 2 / 2^M.
+  # Both are of `Generations.phrasing_scores`. In `phrasings` a "template" is a template of
+  # `samples` with a value, template after template, and a "value" is a phrasing. With M templates
+  # the two-sided p-value is at least 2 / 2^M.
   words = measure_fairness(phrasings, permutations=permutations, seed=seed)
   found, p_value = contrast(samples, phrasings, permutations=permutations, seed=seed)
   return {'individual_fairness': words.individual.to_dict(), 'contrast': found, 'p_value': p_value}

@@ -49,6 +49,31 @@ def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
   assert words['records'] == len(rows) - len(prompts)
 
 
+@pytest.mark.parametrize('numbered', [True, False])
+def test_prompts_and_rewordings_are_compared_on_the_samples_that_they_share(numbered):
+  attribute = load_attribute('country')
+  rows = list(records(attribute, 9, 0.4))
+  # Template 0 has no sample 3 of one rewording, template 1 no sample 8 of one prompt.
+  lacking = {(0, 3 if numbered else 8): {'Iran', 2}, (1, 8): {'Syria', None}}
+  part = [r for r in rows if {r['value'], r.get('rewording')} != lacking.get(
+    (r['template'], r['sample']))]
+  shared = [r for r in rows if (r['template'], r['sample']) not in lacking]
+  assert len(rows) - len(part) == 2
+
+  def measured(rows):
+    kept = [r if numbered else {k: v for k, v in r.items() if k != 'sample'} for r in rows]
+    return measure_records(kept, attribute, ['recorded:s'], permutations=19)
+
+  found, expected = (measured(r) for r in (part, shared))
+  words, others = (m['scorers']['recorded:s']['rewording'] for m in (found, expected))
+  for key in ('individual_fairness', 'contrast', 'p_value'):
+    assert words[key] == others[key]
+  assert words['individual_fairness']['coupled'] is numbered
+  left_out = 2 * 10 * 4 - 2  # of each template one sample of ten values in four phrasings
+  assert (words['left_out'], others['left_out']) == (left_out, 0)
+  assert any(f'leave out {left_out} samples' in note for note in found['notes'])
+
+
 def test_many_templates_draw_their_signs():
   rng, count = np.random.default_rng(3), 15
   values, words = rng.random((count, 2, 40)) + [[[0.0], [0.05]]], rng.random((count, 2, 40))
