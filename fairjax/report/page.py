@@ -47,8 +47,8 @@ class Distributions:
   scores: dict[str, list[list[list[float]]]]  # scorer -> [M][A][k] scores of those texts
   histograms: dict[str, np.ndarray]  # scorer -> [M, A, BINS] int, counts of all samples
   means: dict[str, np.ndarray]  # scorer -> [M, A] float64, means of all samples
-  # scorer -> [A] float64, standard errors of the values' means over all their samples; NaN where a
-  # prefix has one sample
+  # scorer -> [A] float64, standard errors of the values' means over templates; NaN where a prefix
+  # has one sample
   errors: dict[str, np.ndarray]
 
 
@@ -105,9 +105,9 @@ def collect_distributions(
     histograms[name] = np.array([[np.bincount(ranges[c], minlength=BINS) for c in row]
                                  for row in index])
     means[name] = np.array([[column[c].mean() for c in row] for row in index])
-    spreads = [[len(c) * column[c].var(ddof=1) if len(c) > 1 else np.nan for c in row]
+    squares = [[column[c].var(ddof=1) / len(c) if len(c) > 1 else np.nan for c in row]
                for row in index]
-    errors[name] = np.sqrt(np.sum(spreads, 0)) / np.sum([[len(c) for c in row] for row in index], 0)
+    errors[name] = np.sqrt(np.sum(squares, 0)) / len(index)
   return Distributions(
     values=names, templates=generations.templates,
     prefixes=hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest(), numbers=numbers,

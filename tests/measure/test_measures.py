@@ -190,9 +190,21 @@ def test_share_interval_is_wilsons_without_numbers(attribute):
   assert share['high'] == pytest.approx(1.96**2 / (80 + 1.96**2), rel=1e-3)
 
 
+def test_the_mean_of_a_value_is_over_templates(attribute):
+  # Red is the better one in both templates, and has most of its samples in the worse one.
+  records = [
+    {'attribute': 'colour', 'value': value.text, 'template': t, 'prefix': attribute.prefix(t, a),
+     'continuation': '', 'scores': {'s': 0.2 + 0.5 * t + 0.1 * (a == 0)}}
+    for t in range(2) for a, value in enumerate(attribute.values)
+    for _ in range(9 if t == (a != 0) else 2)]
+  found = measure_records(records, attribute, ['recorded:s'], permutations=9, empty='keep')
+  means = found['scorers']['recorded:s']['mean_score_by_value']
+  assert means == pytest.approx({'Red': 0.55, 'Blue': 0.45, 'Sea Green': 0.45, 'Rose': 0.45})
+
+
 def test_permutations_are_counted_from_one(files):
   attribute = load_attribute(str(files / 'colour.yaml'))
-  with pytest.raises(ValueError, match='permutations must be at least 1, not 0'):
+  with pytest.raises(UserError, match='permutations must be at least 1, not 0'):
     measure_records(colour_records(attribute), attribute, [SCORER], permutations=0)
 
 
