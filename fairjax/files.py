@@ -32,8 +32,16 @@ _PLACE_ERRORS = {errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-  """Opens a temporary file beside `path` for bytes; it becomes `path` when the block succeeds."""
+  """Opens a temporary file beside `path` for bytes; it becomes `path` when the block succeeds.
+
+  A link stays, and its target is written. A device or a pipe gets the bytes themselves.
+  """
   path = pathlib.Path(path)
+  if path.exists() and not (path.is_file() or path.is_dir()):
+    with open(path, 'wb') as file:
+      yield file
+    return
+  path = pathlib.Path(os.path.realpath(path)) if path.is_symlink() else path
   with _placing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')

@@ -15,6 +15,7 @@ from fairjax.files import (
   FolderLock,
   JsonLines,
   atomic_folder,
+  atomic_write,
   read_entries,
   read_json_lines,
   read_sealed_json,
@@ -160,6 +161,20 @@ with FolderLock(sys.argv[1], print):
   print('held', flush=True)
   time.sleep(600)
 '''
+
+
+def test_links_stay_and_pipes_get_the_bytes(tmp_path):
+  target, link, pipe = (tmp_path / name for name in ('target', 'link', 'pipe'))
+  link.symlink_to('target')
+  os.mkfifo(pipe)
+  reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+  for path in (link, pipe):
+    with atomic_write(path) as file:
+      file.write(b'all')
+  assert link.is_symlink() and target.read_bytes() == b'all'
+  assert pipe.is_fifo() and os.read(reader, 9) == b'all'
+  os.close(reader)
+  assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository):

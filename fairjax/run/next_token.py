@@ -82,7 +82,7 @@ def _pairwise_js(log_p: np.ndarray) -> np.ndarray:
 def next_token_file(records: str | os.PathLike) -> pathlib.Path:
   """Path of the divergence beside a records file."""
   path = pathlib.Path(records)
-  return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.next_token.json')
+  return path.parent / (re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.next_token.json')
 
 
 def model_divergence(
@@ -137,7 +137,8 @@ def saved_next_token(records: str | os.PathLike) -> dict[str, Any] | None:
   if not path.is_file():
     return None
   saved = _read(path)
-  again = f'repeat the command that sampled {name}, or delete {path.name}'
+  again = (f'repeat the command that sampled {name}, rename it if it is a copy in another form, or '
+           f'delete {path.name}')
   if saved['records'] != file_sha256(records):
     raise UserError(f'{path} belongs to other records than {name} (another SHA-256): {again}')
   if manifest_of(records).is_file():

@@ -12,7 +12,12 @@ from fairjax.config import MeasureConfig, SampleConfig
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import atomic_write, refuse_existing
-from fairjax.run.next_token import carry_next_token, read_next_token, saved_next_token
+from fairjax.run.next_token import (
+  carry_next_token,
+  next_token_file,
+  read_next_token,
+  saved_next_token,
+)
 
 if TYPE_CHECKING:
   from fairjax.measure import RecordedScorer, Scorer
@@ -31,8 +36,13 @@ def convert_records(
 ) -> int:
   """Writes records in another form, with the scores of score files if wanted."""
   from fairjax.generate import check_complete, read_records
+  from fairjax.generate.records import manifest_of
   read = read or read_records
   output = refuse_existing(output)
+  for beside in (manifest_of(output), next_token_file(output)):
+    if beside.exists():
+      raise UserError(f'{beside} belongs to other records and would be taken for that of {output}: '
+                      'name another --output')
   if not output.name.endswith(_FORMS):
     raise UserError(f'--output={output} must end in one of {", ".join(_FORMS)}')
   check_complete(source)
