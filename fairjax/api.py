@@ -199,10 +199,11 @@ class Comparison:
 
 def measure(
   data: Any, *, attribute: str | os.PathLike | Attribute,
-  scorers: Sequence[str | Scorer | RecordedScorer] = ('vader',),
-  lexicon: Sequence[Path] = (), columns: Mapping[str, str] | None = None, empty: str = 'error',
-  repair: bool = False, coupled: bool = True, scored: str = 'continuation', encoder: str = '',
-  permutations: int = 1000, seed: int = 0, keep: Path | None = None, log: Log | None = None,
+  scorers: str | Sequence[str | Scorer | RecordedScorer] = ('vader',),
+  lexicon: Path | Sequence[Path] = (), columns: Mapping[str, str] | None = None,
+  empty: str = 'error', repair: bool = False, coupled: bool = True, scored: str = 'continuation',
+  encoder: str = '', permutations: int = 1000, seed: int = 0, keep: Path | None = None,
+  log: Log | None = None,
 ) -> Result:
   """Measures how the sentiment of continuations depends on the value in their prefixes.
 
@@ -216,7 +217,7 @@ def measure(
     scorers: 'vader', 'opinion', 'textblob', 'google', 'bert:DIR' or 'recorded:NAME', or objects
       with `name`, `fingerprint` and `score`. With two or more, the model's bias is told from
       theirs.
-    lexicon: for 'opinion': files of positive and of negative words, or their folder.
+    lexicon: for 'opinion': the files of positive and of negative words, or their folder.
     columns: name of a column -> `prefix`, `value`, ... where they differ, e.g.
       `{'prompt': 'prefix', 'answer': 'continuation'}`.
     empty: 'error', 'drop' or 'keep' continuations without a text.
@@ -238,8 +239,9 @@ def measure(
   """
   known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
   google = {'cache': pathlib.Path(keep) / 'google.jsonl', 'log': log} if keep else None
-  loaded = [load_scorer(s, lexicon=list(lexicon) or None, google=google) if isinstance(s, str)
-            else s for s in scorers]
+  words = [lexicon] if isinstance(lexicon, str | os.PathLike) else list(lexicon)
+  loaded = [load_scorer(s, lexicon=words, google=google) if isinstance(s, str) else s
+            for s in ([scorers] if isinstance(scorers, str) else scorers)]
   check_scorers(loaded)
   contents = record_contents([known], MeasureConfig(encoder=encoder), None, empty=empty,
                              coupled=coupled)

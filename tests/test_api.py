@@ -13,6 +13,7 @@ import fairjax
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
+from fairjax.generate import read_records
 from fairjax.measure import measure_records
 from fairjax.report import compare_reports, read_report
 
@@ -54,6 +55,7 @@ def expected():
 FORMS = {
   'mappings': lambda rows, path: iter(rows),
   'CSV': as_file,
+  'JSON': lambda rows, path: path.write_text(json.dumps(rows)) and path,
   'pandas': lambda rows, path: pytest.importorskip('pandas').DataFrame(rows).astype(
     {'value': 'category'}),
   'Polars': lambda rows, path: pytest.importorskip('polars').DataFrame(rows),
@@ -66,8 +68,13 @@ def test_every_kind_of_data_gives_the_numbers_of_complete_records(form, tmp_path
   data = FORMS[form](of_users(make_rows()), tmp_path / 'r.csv')
   result = fairjax.measure(data, columns=COLUMNS, **OPTIONS)
   assert result.measures == expected
-  assert result.name == ('r' if form == 'CSV' else 'model')
+  assert result.name == ('r' if form in ('CSV', 'JSON') else 'model')
   assert set(result.scores) == {'vader'} and len(result.scores['vader']) == len(make_rows())
+  rows = [r | {'template': ''} for r in of_users(make_rows(samples=1))]
+  found = list(read_records(FORMS[form](rows, tmp_path / 'r.csv'), attributes=[COUNTRY],
+                            columns=COLUMNS | {'score_of_theirs': 'scores.theirs'}))
+  assert {r['template'] for r in found} == {t.text for t in COUNTRY.templates[:2]}
+  assert all(r['scores'] == {'theirs': 0.5} for r in found)
 
 
 def test_missing_numbers_of_a_data_frame_are_missing():
@@ -155,7 +162,8 @@ def test_wrong_data_are_named(data, columns, message):
 
 def test_a_column_that_takes_the_name_of_another_is_counted(expected):
   rows, lines = [r | {'country': r['value'], 'value': 17} for r in make_rows()], []
-  found = fairjax.measure(rows, columns={'country': 'value'}, log=lines.append, **OPTIONS)
+  found = fairjax.measure(rows, scorers='vader', columns={'country': 'value'}, log=lines.append,
+                          **OPTIONS)
   assert found.measures == expected
   assert f"data: {len(rows)} values of column 'value' replaced by those of 'country'" in lines
 

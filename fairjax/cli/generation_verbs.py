@@ -4,6 +4,7 @@ import argparse
 import collections
 import dataclasses
 import importlib.resources
+import itertools
 import json
 import math
 import pathlib
@@ -266,9 +267,15 @@ def _foreign_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dic
 
   def read(path):
     left_out: collections.Counter[str] = collections.Counter()
-    yield from records_reader(options, [attribute])(foreign_records(
-      path, options.form, rules=rules, attribute=attribute, requests=options.requests,
-      left_out=left_out))
+    found = foreign_records(path, options.form, rules=rules, attribute=attribute,
+                            requests=options.requests, left_out=left_out)
+    try:
+      first = next(found)
+    except StopIteration:
+      raise UserError(f'{path}: holds no record: ' + (', '.join(
+        f'{number:,} left out {what}' for what, number in left_out.items()) or 'it is empty')
+      ) from None
+    yield from records_reader(options, [attribute])(itertools.chain([first], found))
     for what, number in left_out.items():
       log_line(f'{path}: {number:,} left out {what}')
 

@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import errno
 import importlib
+import io
 import os
 import pathlib
 import re
@@ -93,6 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   # Keeps TensorFlow's lines about drivers out of the one line of an error.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+    # A terminal may lack a character of ours.
+    sys.stdout.reconfigure(errors='backslashreplace')
   try:
     try:
       return processes.leave(_run(argv))

@@ -15,6 +15,7 @@ from fairjax.cli.options import (
   add_shared,
   not_negative,
   place_of,
+  refuse,
   require,
 )
 from fairjax.cli.verb import (
@@ -73,7 +74,7 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
                     'name --google-cache=FILE')
 
   def beside(name):
-    return pathlib.Path(path).with_name(f'{records_stem(path)}.{name}-scores.jsonl')
+    return pathlib.Path(path).parent / f'{records_stem(path)}.{name}-scores.jsonl'
 
   google = {'cache': options.google_cache or beside('google'), 'log': log_line,
             'requests_per_minute': options.google_rate, 'endpoint': options.google_endpoint}
@@ -185,15 +186,16 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
 def _measure(options: argparse.Namespace) -> None:
   if options.records:
     refuse_processes(options, 'measure --records')
+    if options.config or options.workdir:
+      raise UserError('measure: give --records, or --config and --workdir of a run, not both')
     _measure_records(options)
   elif not (options.config and options.workdir):
     raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
                     '--workdir of a run')
   else:
-    for name in (*READING, 'keep'):
-      if getattr(options, name):
-        raise UserError(f'--{name} belongs to --records: a run measures its own samples as they '
-                        'are, and keeps its scores itself')
+    refuse(options, *READING, *SCORERS, *CONTENT, 'attribute', 'keep', 'scored', 'permutations',
+           'seed', 'independent', 'json', 'output', why='belongs to --records: a run measures its '
+           'own samples, as its config says, and keeps what it finds in its workdir')
     open_job(options).measure()
 
 

@@ -204,6 +204,14 @@ def field_values(options: argparse.Namespace, of: type, *, prefix: str = '') -> 
   return {name: value for name, value in found.items() if value is not None}
 
 
+def refuse(options: argparse.Namespace, *names: str, why: str) -> None:
+  """Raises `UserError` with the first option of these names that is not its default."""
+  for name in names:
+    given = name.replace('-', '_')
+    if getattr(options, given) != options.own_parser.get_default(given):
+      raise UserError(f'--{name} {why}')
+
+
 def require(options: argparse.Namespace, verb: str, *names: str) -> None:
   """Raises `UserError` with the options of these names that are missing or empty."""
   missing = [f'--{name}' for name in names if not getattr(options, name.replace('-', '_'))]

@@ -18,6 +18,7 @@ from fairjax.cli.options import (
   add_run_options,
   add_shared,
   at_least,
+  refuse,
   require,
 )
 from fairjax.cli.verb import (
@@ -69,10 +70,10 @@ def _run(options: argparse.Namespace) -> None:
     if options.config or options.workdir:
       raise UserError('report: give --records, or --config and --workdir of a run, not both')
     _report_records(options)
-  elif options.encoder:
-    raise UserError('report: --encoder belongs to --records; a run measures S.S. where its '
-                    'config.measure.encoder says so')
   elif options.config and options.workdir:
+    refuse(options, *READING, *SCORERS, *CONTENT, 'attribute', 'output', 'baseline', 'permutations',
+           'independent', why='belongs to --records: a run is measured as its config says, and its '
+           'report is in its workdir')
     open_job(options).report()
   else:
     raise UserError('report needs --config and --workdir of a run; or --records=FILE '

@@ -28,7 +28,7 @@ from typing import Any
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.generate.records import TemplateFinder
+from fairjax.generate.records import WHOLE, TemplateFinder
 from fairjax.inputs import open_input, read_text
 from fairjax.tables import open_parquet, read_header, read_rows
 
@@ -61,13 +61,14 @@ def foreign_records(
   elif form == 'csv':
     read = functools.partial(read, columns=tuple(rules.values()))
   find = _value_finder(attribute) if attribute is not None and 'value' not in rules else None
-  for item, where in read(path, left_out):
+  for item, where in _in_form(read(path, left_out), path, form):
     record = {k: v for k, v in item.pop('_fields', {}).items() if v is not None}
     for field, way in rules.items():
       value = _follow(item, way)
       if value is not _ABSENT:
         followed.add(field)
-        record[field] = value
+        record[field] = (int(value) if field in ('sample', 'template') and isinstance(value, str)
+                         and WHOLE.fullmatch(value) else value)
     missing = [f for f in ('prefix', 'continuation', *['value'] * (find is None))
                if record.get(f) is None]
     if missing:
@@ -81,6 +82,15 @@ def foreign_records(
     yield record | {'_where': where}
   if unused := [f'{field}={way}' for field, way in rules.items() if field not in followed]:
     raise UserError(f"{path}: no item has {', '.join(unused)}: look at the names in the file")
+
+
+def _in_form(items: _Items, path: str | os.PathLike, form: str) -> _Items:
+  """The items; `UserError` where a reader meets what the form does not have."""
+  try:
+    yield from items
+  except (AttributeError, KeyError, TypeError) as e:
+    raise UserError(f'{path}: not of the form {form} ({e}): name its columns with --from=csv and '
+                    '--map, or fix the file') from None
 
 
 def _follow(item: Any, way: str) -> Any:
@@ -194,6 +204,8 @@ def _json(path: str | os.PathLike) -> dict[str, Any]:
   """The object of a JSON file."""
   try:
     value = json.loads(read_text(path))
+  except UserError:
+    raise
   except (ValueError, RecursionError) as e:
     raise UserError(f'{path}: not JSON ({e}): fix the file') from None
   if not isinstance(value, dict):

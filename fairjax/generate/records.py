@@ -41,7 +41,7 @@ def manifest_of(path: str | os.PathLike) -> pathlib.Path:
   'a/country.manifest.json'
   """
   path = pathlib.Path(path)
-  return path.with_name(re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.manifest.json')
+  return path.parent / (re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.manifest.json')
 
 
 def check_complete(path: str | os.PathLike) -> int | None:
@@ -57,8 +57,9 @@ def check_complete(path: str | os.PathLike) -> int | None:
   if not manifest['complete']:
     raise UserError(f'{path} is not complete: repeat the command that samples it, it continues')
   if file_sha256(path) != manifest['records_sha256']:
-    raise UserError(f'{path} is damaged: its SHA-256 is not that of its manifest: restore it, or '
-                    'remove both and sample again')
+    raise UserError(f'{path} is damaged, or is not what {manifest_path.name} belongs to: its '
+                    'SHA-256 is not that of this manifest: restore it, rename it if it is a copy '
+                    'in another form, or remove both and sample again')
   return manifest['records']
 
 
@@ -72,7 +73,8 @@ _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
 _OPTIONAL_TEXT = ('subgroup', 'model')
 _OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores', 'arm', 'rewording')
-_WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
+_ABSENT_IF_EMPTY = (*_OPTIONAL, 'attribute', 'template')  # cells of a table
+WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
 _CHECKED = (*REQUIRED_FIELDS, *_OPTIONAL_TEXT, 'sample', 'scores')
 _accepted: set[tuple] = set()  # their types in records that were checked
@@ -139,10 +141,12 @@ def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
       if file.peek(4).startswith(b'PAR1'):
         from fairjax.generate.parquet import read_parquet
         for row, where in read_parquet(file, data, counts):
-          yield rename(whole_row(row, where, repair=repair, counts=counts)), where
+          yield _with_scores(
+            rename(whole_row(row, where, repair=repair, counts=counts)), where), where
       else:
-        yield from read_rows(file, data, required, convert=from_cells, rename=rename,
-                             repair=repair, counts=counts)
+        rows = read_rows(file, data, required, convert=from_cells, rename=rename, repair=repair,
+                         counts=counts)
+        yield from ((_with_scores(row, where), where) for row, where in rows) if rename else rows
     return
   table = arrow_table(data)
   if table is not None:
@@ -155,7 +159,7 @@ def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
     raise UserError(f'{type(data).__name__} holds no records: give a path, a data frame (pandas, '
                     'Polars, Arrow) or mappings')
   for row, where in rows:
-    yield rename(whole_row(row, where, repair=repair, counts=counts)), where
+    yield _with_scores(rename(whole_row(row, where, repair=repair, counts=counts)), where), where
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,18 +225,22 @@ class _Completion:
     self._attributes = {a.name: a for a in attributes}
     # Made for the first record without a template: its patterns take a second to compile.
     self._finder = functools.cache(lambda name: TemplateFinder(self._attributes[name]))
+    self._labelled: dict[str, bool] = {}
     self.derived = 0
 
   def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
-    if record.get('template') is not None and record.get('attribute') is not None:
-      return record
     if record.get('attribute') is None and len(self._attributes) == 1:
       record['attribute'] = next(iter(self._attributes))
-    attribute = self._attributes.get(record.get('attribute'))
-    value, prefix = record.get('value'), record.get('prefix')
-    if record.get('template') is not None or attribute is None or not (
-        isinstance(value, str) and isinstance(prefix, str)):
+    name, value, prefix = record.get('attribute'), record.get('value'), record.get('prefix')
+    attribute = self._attributes.get(name) if isinstance(name, str) else None
+    if attribute is None:
       return record  # what is wrong is said when the record is checked
+    labelled = record.get('template') not in (None, '')
+    if self._labelled.setdefault(attribute.name, labelled) != labelled:
+      raise UserError(f"{where}: field 'template' is {'there' if labelled else 'missing'}, unlike "
+                      'in earlier records: give it in all records of an attribute or in none')
+    if labelled or not (isinstance(value, str) and isinstance(prefix, str)):
+      return record
     index = attribute.find_value(value)
     if index is None:
       raise unknown_name(f'value of attribute {attribute.name}', value, attribute.value_texts,
@@ -285,24 +293,32 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
   """The record that a row of a table holds."""
   record: dict[str, Any] = {}
   for name, text in cells.items():
-    if text or not (name in _OPTIONAL or name.startswith('scores.')):
+    if text or not (name in _ABSENT_IF_EMPTY or name.startswith('scores.')):
       record[name] = text
-  if _WHOLE.fullmatch(record.get('template', '')):
+  if WHOLE.fullmatch(record.get('template', '')):
     record['template'] = int(record['template'])
-  if record.get('arm') == 'rewording' and _WHOLE.fullmatch(record.get('rewording', '')):
+  if record.get('arm') == 'rewording' and WHOLE.fullmatch(record.get('rewording', '')):
     record['rewording'] = int(record['rewording'])
   if 'sample' in record:
     sample = record['sample'].removesuffix('.0')  # of a data frame in which one was missing
-    if not _WHOLE.fullmatch(sample):
+    if not WHOLE.fullmatch(sample):
       raise UserError(f"{where}: field 'sample' is '{sample}', not a whole number")
     record['sample'] = int(sample)
   if 'scores' in record:
     record['scores'] = parse_json(record['scores'], f"{where}: field 'scores'")
-  for name in [name for name in record if name.startswith('scores.')]:
-    try:
-      record.setdefault('scores', {})[name.removeprefix('scores.')] = float(record.pop(name))
-    except ValueError:
-      raise UserError(f"{where}: '{cells[name]}' in column {name} is no number") from None
+  return _with_scores(record, where)
+
+
+def _with_scores(record: Any, where: str) -> Any:
+  """The record with the columns `scores.NAME` among its scores."""
+  for name in [n for n in record if str(n).startswith('scores.')] if isinstance(
+      record, dict) else ():
+    if (value := record.pop(name)) is not None:
+      try:
+        record['scores'] = {**(record.get('scores') or {}),
+                            name.removeprefix('scores.'): float(value)}
+      except (TypeError, ValueError):
+        raise UserError(f'{where}: {value!r} in column {name} is no number') from None
   return record
 
 

@@ -60,6 +60,7 @@ def config_py(body: str) -> dict[str, str]:
 
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
+CONVERT = 'records convert --output=DIR/o.jsonl --attribute=country --from='
 SHOW = f'step config {QUICK}'
 CDA = 'gender cda --input=DIR/in.txt --output=DIR/out.txt'
 FAIR = 'gender subspace'
@@ -132,6 +133,23 @@ SECTIONS = {
     Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
          {'r.jsonl': records()}),
     Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute and --scorer'),
+    Case('the folder itself', MEASURE.replace('DIR/r.jsonl', '.'), '. is a folder: name a file'),
+    Case('records and a run', MEASURE + ' --config=configs/quickstart.py --workdir=DIR/w',
+         'not both', {'r.jsonl': records()}),
+    Case('an option of records for a run', f'measure {QUICK} --workdir=DIR/w --permutations=77',
+         '--permutations belongs to --records'),
+    Case('the report of a run somewhere else', f'report {QUICK} --workdir=DIR/w --output=DIR/r',
+         '--output belongs to --records'),
+    Case('templates of some records only', MEASURE, "r.jsonl:2: field 'template' is missing", {
+      'r.jsonl': records(lambda rows: [rows[0], {**rows[1], 'template': None}])}),
+    Case('records that would take the manifest of others',
+         'records convert --records=DIR/r.jsonl --output=DIR/o.jsonl', 'name another --output',
+         {'r.jsonl': records(), 'o.manifest.json': '{}'}),
+    Case('nothing but log-likelihoods', CONVERT + 'lm-eval --records=DIR/l.jsonl',
+         '1 left out with log-likelihoods', {'l.jsonl': '{"doc": {}, "resps": [[[-3.5, false]]]}'}),
+    Case('samples that are none', CONVERT + 'inspect --records=DIR/l.json',
+         'not of the form inspect', {'l.json': '{"samples": ["x"]}'}),
+    Case('a log that is not there', CONVERT + 'inspect --records=DIR/l.json', 'not found'),
   ],
   'Scorers and lexicons': [
     Case('a service that is no host', MEASURE.replace('vader', 'google')

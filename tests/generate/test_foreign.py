@@ -121,12 +121,14 @@ def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
   requests = lines(tmp_path / 'requests.jsonl', [
     {'custom_id': str(i), 'body': {'input': PROMPTS[i][0]}} for i in range(2)])
   for form, file, more, count in (('langfair', table, [], 6),
-                                  ('openai-batch', answers, [f'--requests={requests}'], 2)):
+                                  ('openai-batch', answers, [
+                                    f'--requests={requests}', '--map=sample=custom_id'], 2)):
     output = tmp_path / f'{form}.jsonl'
     assert main(['records', 'convert', f'--from={form}', f'--records={file}',
                  f'--output={output}', '--attribute=country', *more]) == 0
     found = list(read_records(output))
     assert len(found) == count and {r['value'] for r in found} == set(names)
+    assert form == 'langfair' or [r['sample'] for r in found] == [0, 1]
   assert {r['template'] for r in read_records(tmp_path / 'langfair.jsonl')} == {0, 1}
 
 
