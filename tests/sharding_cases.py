@@ -43,13 +43,15 @@ def make_batch(step, vocab_size):
 
 
 @jax.enable_x64()
-def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps=3, tell=None):
+def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps=3, tell=None,
+        params=None):
   """Metrics of every step, parameters and memory at the end, and the likelihood of a batch."""
   config = MODELS[model]
   stage = TrainConfig(batch_size=B, grad_accum_steps=grad_accum_steps, clip_norm=1.0)
   mesh = make_mesh(mesh_config, devices)
   lm = language_model(config)
-  state = steps.init_lm_state(lm, stage, mesh, seed=0)
+  state = steps.init_lm_state(lm, stage, mesh, seed=0, params=params)
+  first = jax.tree.map(to_host, state.params)
   if kind == 'lm':
     step, extra = steps.make_lm_step(lm, Adam.of(stage), mesh, grad_accum_steps), ()
   else:
@@ -75,7 +77,7 @@ def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps
     {name: batch[name][:7] for name in ('inputs', 'targets', 'reset', 'weights')}]), mesh)
   assert tokens == 7 * T
   result = {'metrics': metrics, 'params': jax.tree.map(to_host, state.params),
-            'memory': to_host(state.memory.hidden), 'nll': nll}
+            'memory': to_host(state.memory.hidden), 'nll': nll, 'first': first}
   if tell is not None:
     tell(params_digest(state.params))
   return result

@@ -98,10 +98,9 @@ def test_noise_does_not_depend_on_the_value(params):
 
 def test_batches_and_order_do_not_matter(params):
   tokens, lengths = draw(params)
-  for batch_size in (1, 7):
-    other, sizes = draw(params, batch_size=batch_size)
-    np.testing.assert_array_equal(tokens, other)
-    np.testing.assert_array_equal(lengths, sizes)
+  other, sizes = draw(params, batch_size=7)
+  np.testing.assert_array_equal(tokens, other)
+  np.testing.assert_array_equal(lengths, sizes)
   chosen = [31, 4, 17]
   np.testing.assert_array_equal(tokens[:, chosen], draw(params, samples=chosen)[0])
   assert draw(params, samples=[])[0].shape == (3, 0, 5)

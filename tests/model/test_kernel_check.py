@@ -6,7 +6,8 @@ import pytest
 
 from fairjax.config import ModelConfig
 from fairjax.model import kernel_check
-from fairjax.model.attention_kernel import attention_with_branches, fused_attention
+from fairjax.model.attention import attention_in_blocks
+from fairjax.model.attention_kernel import attention_with_branches
 
 SIZES = ModelConfig(num_heads=2, head_dim=8, segment_len=16, memory_len=16, attention_block=8)
 
@@ -27,8 +28,9 @@ def test_the_kernel_is_as_blocks():
   lambda out, query: out + jnp.sqrt(query - jax.lax.stop_gradient(query)) * 0,
 ], ids=['scaled', 'one value', 'not a number', 'gradient', 'gradient is not a number'])
 def test_a_broken_kernel_differs(monkeypatch, broken):
-  monkeypatch.setattr(kernel_check, 'fused_attention', lambda query, *arrays, **options: broken(
-    fused_attention(query, *arrays, **options), query))
+  monkeypatch.setattr(
+    kernel_check, 'fused_attention', lambda query, key_value, *arrays, block, **options: broken(
+      attention_in_blocks(query, *key_value, *arrays, block=block), query))
   assert 'differs from blocks by' in _fault()
 
 

@@ -200,29 +200,26 @@ def test_wrong_configs_and_shapes_are_refused():
     TransformerXL(oracle.TINY64).init(jax.random.key(0), tokens, memory)
 
 
-@pytest.mark.parametrize('norm', ['post', 'pre'])
-def test_kept_keys_and_values_give_what_kept_states_give(norm):
+@pytest.mark.parametrize(('norm', 'memory_len'), [('post', 3), ('pre', 9)])
+def test_kept_keys_and_values_give_what_kept_states_give(norm, memory_len):
   """Four segments, one row of which starts anew in the third; M above and below T."""
   with jax.enable_x64():
-    for memory_len in (3, 9):
-      config = dataclasses.replace(
-        oracle.TINY, norm=norm, memory_len=memory_len, dtype='float64')
-      params = jax.tree.map(
-        lambda x: jnp.asarray(x, jnp.float64), oracle.make_params(config))
-      model, rng = TransformerXL(config), np.random.default_rng(0)
-      memories = [init_memory(config, 2, cached=cached) for cached in (False, True)]
-      apply = jax.jit(model.apply)
-      for i in range(4):
-        tokens = jnp.asarray(rng.integers(0, config.vocab_size, size=(2, 5)), jnp.int32)
-        found = []
-        for j, memory in enumerate(memories):
-          memory = memory.reset(jnp.array([False, i == 2]))
-          output = apply({'params': params}, tokens, memory)
-          memories[j] = output.state
-          found.append(output.hidden)
-        np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
-      assert memories[1].hidden.shape == (
-        config.num_layers, 2, config.num_heads, 2, memory_len, config.head_dim)
+    config = dataclasses.replace(oracle.TINY, norm=norm, memory_len=memory_len, dtype='float64')
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), oracle.make_params(config))
+    model, rng = TransformerXL(config), np.random.default_rng(0)
+    memories = [init_memory(config, 2, cached=cached) for cached in (False, True)]
+    apply = jax.jit(model.apply)
+    for i in range(4):
+      tokens = jnp.asarray(rng.integers(0, config.vocab_size, size=(2, 5)), jnp.int32)
+      found = []
+      for j, memory in enumerate(memories):
+        memory = memory.reset(jnp.array([False, i == 2]))
+        output = apply({'params': params}, tokens, memory)
+        memories[j] = output.state
+        found.append(output.hidden)
+      np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
+    assert memories[1].hidden.shape == (
+      config.num_layers, 2, config.num_heads, 2, memory_len, config.head_dim)
 
 
 def test_the_model_of_a_configuration_serves_the_protocol():
