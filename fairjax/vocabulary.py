@@ -580,8 +580,9 @@ class TokenizerVocabulary(Vocabulary):
     self.eos_id, *rest = self.info['end_ids']
     self.end_ids, self.pad_id = tuple(rest), self.eos_id
     begun, plain = (t.encode('a', add_special_tokens=special).ids for special in (True, False))
-    before = tuple(begun[:len(begun) - len(plain)]) if begun[-len(plain):] == plain else ()
-    self.start_ids = before or ((self.eos_id,) if self.info.get('start') else ())
+    # What stands before the text; some tokenizers also end it.
+    before = next((i for i in range(len(begun)) if begun[i:i + len(plain)] == plain), 0)
+    self.start_ids = tuple(begun[:before]) or ((self.eos_id,) if self.info.get('start') else ())
     parsed = json.loads(content)
     self._decoder, model = parsed.get('decoder'), parsed['model']
     unknown = model.get('unk_id')

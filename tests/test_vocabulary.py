@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from tokenizers import processors
 from trained_tokenizers import KINDS, write_tokenizer
 
 from fairjax.errors import UserError
@@ -345,6 +346,14 @@ def test_documents_are_separated_as_in_the_training_of_the_model(tmp_path):
   assert not vocabulary.start_ids
   assert TokenizerVocabulary.read(tmp_path, start=True).start_ids == (0,)
   assert TokenizerVocabulary.read(tmp_path, start=True) != vocabulary
+
+
+def test_what_begins_a_text_is_found_where_the_tokenizer_also_ends_it(tmp_path):
+  tokenizer = write_tokenizer(tmp_path, 'byte_level')
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single='<|im_end|> $A <|endoftext|>', special_tokens=[('<|im_end|>', 1), ('<|endoftext|>', 0)])
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  assert TokenizerVocabulary.read(tmp_path).start_ids == (1,)
 
 
 def test_folders_without_a_usable_tokenizer(tmp_path):
