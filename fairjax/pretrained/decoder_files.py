@@ -130,15 +130,16 @@ def _rope_scaling(c, where):
 
 def _windows(family, c, where):
   """Tokens that each layer sees; 0: all."""
-  size, layers = c.get('sliding_window') or 0, c['num_hidden_layers']
-  kinds = c.get('layer_types')
+  size, layers = c.get('sliding_window', 4096) or 0, c['num_hidden_layers']
+  kinds, qwen = c.get('layer_types'), family.startswith('qwen')
+  if qwen and not c.get('use_sliding_window'):
+    size = 0
   if kinds is None:
     every = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6, 'mistral': 0}
     full = every.get(family, 1)  # each so manieth layer sees all
-    if family == 'qwen2' and c.get('use_sliding_window'):
-      raise UserError(f'{where}: use_sliding_window without layer_types is not supported')
-    kinds = ['full_attention' if full and (i + 1) % full == 0 else 'sliding_attention'
-             for i in range(layers)]
+    first = c.get('max_window_layers', 28)  # of Qwen's layers with a window
+    kinds = ['full_attention' if (i < first if qwen else full and (i + 1) % full == 0)
+             else 'sliding_attention' for i in range(layers)]
   if unknown := set(kinds) - {'full_attention', 'sliding_attention'}:
     raise UserError(f'{where}: layers of type {unknown.pop()!r} are not supported')
   if len(kinds) != layers:

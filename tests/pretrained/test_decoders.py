@@ -21,6 +21,7 @@ from fairjax.generate.records import read_records
 from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.pretrained.checkpoint import open_model
+from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.pretrained.plain_english import rate_plain_english
 from fairjax.pretrained.tensor_files import weight_files
 
@@ -180,6 +181,17 @@ def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, c
   error = capsys.readouterr().err
   assert words in error and error.count('\n') == 1
   assert not list(tmp_path.glob('x*'))
+
+
+@pytest.mark.parametrize(('name', 'changes', 'expected'), [  # ...: without the field
+  *((name, {'layer_types': ..., 'use_sliding_window': True, 'sliding_window': 5,
+            'max_window_layers': 2}, {'windows': (0, 0, 5, 5)}) for name in ('qwen2', 'qwen3')),
+  ('qwen3', {'layer_types': ['sliding_attention'] * 4, 'sliding_window': 5}, {'windows': ()}),
+  ('mistral', {'sliding_window': ...}, {'windows': (4096,) * 4})])
+def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
+  content = json.loads((GOLDEN / name / 'config.json').read_text()) | changes
+  config = read_decoder_config({k: v for k, v in content.items() if v is not ...})
+  assert {field: getattr(config, field) for field in expected} == expected
 
 
 def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(make, capsys):
