@@ -57,6 +57,8 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
   try:
     config = _gpt2(content) if family == 'gpt2' else _rotary(family, content, where)
+  except UserError:  # a ValueError too
+    raise
   except KeyError as e:
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
   except (TypeError, ValueError, ZeroDivisionError) as e:

@@ -179,7 +179,7 @@ def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, c
   assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
                f'--output={tmp_path / "x.jsonl"}']) == 2
   error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
+  assert words in error and 'no number' not in error and error.count('\n') == 1
   assert not list(tmp_path.glob('x*'))
 
 
