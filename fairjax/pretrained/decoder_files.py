@@ -99,6 +99,9 @@ def _rotary(family, c, where):
   local, rope = rope.get('sliding_attention', {}), rope.get('full_attention', rope)
   theta = c.get('rope_theta') or rope.get('rope_theta') or 10000.0
   local_theta = c.get('rope_local_base_freq') or local.get('rope_theta') or 0.0
+  if _rope_scaling(local, where):
+    raise UserError(f'{where}: rope scaling of sliding_attention is not supported, only of '
+                    'full_attention')
   attention_bias = bool(c.get('attention_bias', False))
   if attention_bias and family != 'qwen2':
     raise UserError(f'{where}: attention_bias=True is not supported for a {family}')

@@ -167,6 +167,8 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
 @pytest.mark.parametrize(('change', 'words'), [
   ({'model_type': 'mamba'}, "model_type 'mamba'"),
   ({'rope_parameters': {'rope_type': 'yarn', 'factor': 2.0}}, "rope scaling 'yarn'"),
+  ({'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 4.0}}},
+   'rope scaling of sliding_attention'),
   ({'mlp_bias': True}, 'mlp_bias=True'), ({'attention_bias': True}, 'attention_bias=True'),
   ({'hidden_act': 'swish2'}, "activation 'swish2'"),
   ({'intermediate_size': 25}, 'has shape (16, 24)'),
