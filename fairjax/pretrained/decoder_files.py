@@ -94,11 +94,15 @@ def _rotary(family, c, where):
   gemma = family.startswith('gemma')
   heads, width = c['num_attention_heads'], c['hidden_size']
   head_dim = c.get('head_dim') or width // heads
-  # transformers 5 puts all of it into `rope_parameters`, by kind of layer where there are two.
+  # transformers 5 puts all of it into `rope_parameters`, by kind of layer where there are two. A
+  # field that is missing has the default of transformers' class.
   rope = c.get('rope_parameters') or {}
-  local, rope = rope.get('sliding_attention', {}), rope.get('full_attention', rope)
-  theta = c.get('rope_theta') or rope.get('rope_theta') or 10000.0
-  local_theta = c.get('rope_local_base_freq') or local.get('rope_theta') or 0.0
+  local = rope.get('sliding_attention') or {}
+  rope = c.get('rope_scaling') or rope.get('full_attention', rope) or {}
+  default = 1e6 if family == 'gemma3_text' else 1e4
+  theta = rope.get('rope_theta') or c.get('rope_theta') or default
+  local_theta = local.get('rope_theta') or c.get('rope_local_base_freq') or 1e4
+  caps = (50.0, 30.0) if family == 'gemma2' else (0.0, 0.0)
   if _rope_scaling(local, where):
     raise UserError(f'{where}: rope scaling of sliding_attention is not supported, only of '
                     'full_attention')
@@ -111,14 +115,14 @@ def _rotary(family, c, where):
     ff_dim=c['intermediate_size'], max_positions=c['max_position_embeddings'],
     norm_eps=c['rms_norm_eps'], activation=c.get('hidden_activation') or c['hidden_act'],
     tied=c.get('tie_word_embeddings', gemma), norm_plus_one=gemma, rope_theta=float(theta),
-    rope_scaling=_rope_scaling(c.get('rope_scaling') or rope, where),
+    rope_scaling=_rope_scaling(rope, where),
     local_rope_theta=float(local_theta) if family == 'gemma3_text' else 0.0,
     windows=_windows(family, c, where), qkv_bias=family == 'qwen2',
     qk_norm=family in ('qwen3', 'gemma3_text'), post_norms=gemma,
     query_scale=(c['query_pre_attn_scalar'] if gemma else head_dim) ** -0.5,
     embedding_scale=math.sqrt(width) if gemma else 1.0,
-    attention_cap=c.get('attn_logit_softcapping') or 0.0 if gemma else 0.0,
-    logit_cap=c.get('final_logit_softcapping') or 0.0 if gemma else 0.0)
+    attention_cap=c.get('attn_logit_softcapping', caps[0]) or 0.0 if gemma else 0.0,
+    logit_cap=c.get('final_logit_softcapping', caps[1]) or 0.0 if gemma else 0.0)
 
 
 def _rope_scaling(c, where):

@@ -189,7 +189,17 @@ def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, c
   *((name, {'layer_types': ..., 'use_sliding_window': True, 'sliding_window': 5,
             'max_window_layers': 2}, {'windows': (0, 0, 5, 5)}) for name in ('qwen2', 'qwen3')),
   ('qwen3', {'layer_types': ['sliding_attention'] * 4, 'sliding_window': 5}, {'windows': ()}),
-  ('mistral', {'sliding_window': ...}, {'windows': (4096,) * 4})])
+  ('mistral', {'sliding_window': ...}, {'windows': (4096,) * 4}),
+  ('llama', {'rope_parameters': ..., 'rope_scaling': {'rope_type': 'default', 'rope_theta': 500}},
+   {'rope_theta': 500.0, 'rope_scaling': ()}),
+  ('llama3', {'rope_theta': 777}, {'rope_theta': 500.0}),
+  ('gemma3', {'rope_parameters': ...}, {'rope_theta': 1e6, 'local_rope_theta': 1e4}),
+  ('gemma3', {'rope_parameters': ..., 'rope_theta': 777, 'rope_local_base_freq': 555},
+   {'rope_theta': 777.0, 'local_rope_theta': 555.0}),
+  ('gemma2', {'attn_logit_softcapping': ..., 'final_logit_softcapping': ...},
+   {'attention_cap': 50.0, 'logit_cap': 30.0}),
+  ('gemma2', {'attn_logit_softcapping': None, 'final_logit_softcapping': None},
+   {'attention_cap': 0.0, 'logit_cap': 0.0})])
 def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
   content = json.loads((GOLDEN / name / 'config.json').read_text()) | changes
   config = read_decoder_config({k: v for k, v in content.items() if v is not ...})
