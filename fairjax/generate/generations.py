@@ -328,9 +328,11 @@ def _continuation(
   """Text that the tokens add to the prefix; NUL becomes U+FFFD, as bytes that are no text do."""
   before = vocabulary.decode(prefix)
   text = vocabulary.decode([*prefix, *map(int, tokens)])
-  if not text.startswith(before):
-    raise RuntimeError(f'decoding more tokens changed the prefix {before!r} to {text!r}')
-  return replace_broken(text[len(before):])
+  if text.startswith(before):
+    return replace_broken(text[len(before):])
+  # A byte that does not go on with the last character of the prefix breaks that character too.
+  return replace_broken(
+    b''.join(vocabulary.surfaces[int(i)] for i in tokens).decode('utf-8', 'replace'))
 
 
 def work_identity(

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from model_oracle import make_params
+from trained_tokenizers import write_tokenizer
 
 from fairjax.cli.main import main
 from fairjax.config import LogConfig, ModelConfig, SampleConfig
@@ -33,7 +34,12 @@ from fairjax.generate.generations import (
 from fairjax.generate.sampler import make_sampler, platform_of
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.processes import PREEMPTED
-from fairjax.vocabulary import WordVocabulary, build_word_vocabulary, train_sentencepiece
+from fairjax.vocabulary import (
+  TokenizerVocabulary,
+  WordVocabulary,
+  build_word_vocabulary,
+  train_sentencepiece,
+)
 
 pytestmark = pytest.mark.usefixtures('one_device')
 
@@ -320,6 +326,14 @@ def test_sentencepiece_continuations_keep_their_space(tmp_path):
   assert _continuation(vocabulary, [1, *ids], np.array([0xC3 % 256 + 3])).count('place') == 0
   ends = {vocabulary.surfaces[i].decode().strip() for i in sentence_end_ids(vocabulary)}
   assert '.' in ends and all(e[0] in '.!?' for e in ends)
+
+
+def test_a_byte_that_breaks_the_last_character_of_the_prefix_is_no_text(tmp_path):
+  write_tokenizer(tmp_path, 'gemma')
+  vocabulary = TokenizerVocabulary.read(tmp_path)
+  prefix = vocabulary.prompt_ids('the Ł')  # ends in two bytes
+  tokens = vocabulary.encode('\x82 is')[1:]  # without the first of two bytes
+  assert _continuation(vocabulary, prefix, tokens) == '\ufffd is'
 
 
 FIELDS = {'attribute', 'value', 'subgroup', 'template', 'prefix'}
