@@ -772,9 +772,14 @@ def _read_chat(directory: pathlib.Path, options: Mapping[str, Any] | None) -> di
     raise UserError(f'{directory} has no chat template (chat_template.jinja, or chat_template in '
                     'tokenizer_config.json): ask for plain continuations, without --chat or '
                     'pretrained.chat')
+  more = directory / 'special_tokens_map.json'
+  named = read_json(more) if more.is_file() else {}
+  named |= {role: token for role, token in options.items() if token is not None}
+  extra = named.get('extra_special_tokens')  # with names, or a list without
+  extra = extra if isinstance(extra, dict) else {}
   tokens = {}
-  for role in ('bos_token', 'eos_token', 'unk_token', 'pad_token'):
-    if (token := token_text(options.get(role))) is not None:
+  for role in ('bos_token', 'eos_token', 'unk_token', 'pad_token', *extra):
+    if (token := token_text((named | extra).get(role))) is not None:
       tokens[role] = token
   return {'template': template, 'tokens': tokens}
 

@@ -427,6 +427,16 @@ def test_a_chat_model_is_asked_by_its_template_and_begins_with_the_prefix(chat_f
   assert other.chat_text('He') == 'He:' and other != chat
 
 
+def test_a_chat_template_has_the_tokens_that_any_file_names(chat_folder):
+  (chat_folder / 'chat_template.jinja').write_text(
+    '{{ bos_token }}{{ messages[0].content }}{{ turn_token }}')
+  (chat_folder / 'tokenizer_config.json').write_text(json.dumps(
+    {'bos_token': None, 'extra_special_tokens': {'turn_token': '<|im_end|>'}}))
+  (chat_folder / 'special_tokens_map.json').write_text('{"bos_token": "<|endoftext|>"}')
+  chat = TokenizerVocabulary.read(chat_folder, chat=True)
+  assert chat.chat_text('He') == '<|endoftext|>He<|im_end|>'
+
+
 @pytest.mark.parametrize(('template', 'message'), [
   (None, 'has no chat template'), ('{% if %}', 'fails .TemplateSyntaxError'),
   ("{{ raise_exception('only with\nsystem') }}", 'fails .TemplateError: only with system.'),
