@@ -666,8 +666,10 @@ class TokenizerVocabulary(Vocabulary):
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
       trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
-    environment.filters['tojson'] = lambda value, indent=None: json.dumps(
-      value, ensure_ascii=False, indent=indent)
+    environment.filters['tojson'] = (
+      lambda value, ensure_ascii=False, indent=None, separators=None, sort_keys=False: json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+        sort_keys=sort_keys))
     # A prompt is the same on every day: a template that writes the date gets Llama's default.
     environment.globals |= {'raise_exception': refuse,
                             'strftime_now': datetime.datetime(2024, 7, 26).strftime}

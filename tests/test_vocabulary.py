@@ -383,6 +383,7 @@ TEMPLATE = """{{ bos_token }}
     {% set ns.turns = ns.turns + 1 %}
     {% if loop.first and message['role'] != 'system' %}
 <system>Answer "é" {{ {'a': 'é<'} | tojson }}
+{{ {'b': 'é', 'a': 1} | tojson(ensure_ascii=True, separators=(',', ':'), sort_keys=True) }}
     {% endif %}
     {% generation %}
 <{{ message.role }}>{{ message.content | trim }}<end>
@@ -394,6 +395,7 @@ TEMPLATE = """{{ bos_token }}
 {% endif %}"""
 # By `apply_chat_template` of transformers 5.24 with the message 'Continue the sentence: She is'.
 RENDERED = """<|endoftext|><system>Answer "é" {"a": "é<"}
+{"a":1,"b":"\\u00e9"}
 <user>Continue the sentence: She is<end>
 1None
 <answer>
