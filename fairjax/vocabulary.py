@@ -276,6 +276,12 @@ class Vocabulary(Encoder):
   def surfaces(self) -> list[bytes]:
     """UTF-8 bytes that each id adds to a text, with its leading space; pad and eos add none."""
 
+  @property
+  def silent_ids(self) -> tuple[int, ...]:
+    """Ids that add no text, and neither begin nor end one: a published model never draws them."""
+    ends = {self.eos_id, *self.end_ids, *self.start_ids}
+    return tuple(i for i, s in enumerate(self.surfaces) if not s and i not in ends)
+
   @abc.abstractmethod
   def _decode(self, ids: list[int]) -> str:
     """Text of ids without pad."""

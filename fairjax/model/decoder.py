@@ -473,7 +473,7 @@ class CachedDecoder(Decoder):
   """Cached decoding: all samples of a prefix share its keys and values."""
 
   config: DecoderConfig
-  unused: tuple[int, ...] = ()  # ids that are no token and are never drawn
+  unused: tuple[int, ...] = ()  # ids that are never drawn
 
   num_layers = property(lambda self: self.config.num_layers)
   num_heads = property(lambda self: self.config.num_kv_heads)  # of the caches

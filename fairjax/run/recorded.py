@@ -213,7 +213,7 @@ def sample_pretrained(
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   check_inputs(prefixes, attribute, vocabulary, positions=model.arch.max_positions,
                new_tokens=sample.max_new_tokens)
-  parts = (model.params, CachedDecoder(model.arch, model.unused_ids), vocabulary, attribute)
+  parts = (model.params, CachedDecoder(model.arch, vocabulary.silent_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, prefixes=prefixes, mesh=mesh,
            log=log)

@@ -103,11 +103,8 @@ class Run:
     from fairjax.model.decoder import CachedDecoder
     found = self.language_model.decoder()
     if self.published:
-      v = self.vocabulary
-      ends = {v.eos_id, *v.end_ids, *v.start_ids}
       assert isinstance(found, CachedDecoder)
-      found = dataclasses.replace(found, unused=tuple(
-        i for i, surface in enumerate(v.surfaces) if not surface and i not in ends))
+      found = dataclasses.replace(found, unused=self.vocabulary.silent_ids)
     if model is None or model.method not in DECODE_TIME:
       return found
     return DECODE_TIME[model.method](found, model.weight)
