@@ -32,6 +32,8 @@ def get_config(arg=''):
   own_text = arg.train or arg.valid or arg.test
   if not own_text and arg.attribute != 'country':
     raise UserError('configs/pretrained.py brings text about countries only: train=FILE')
+  if not own_text and arg.layout != 'lines':
+    raise UserError(f'configs/pretrained.py: layout={arg.layout} is for text of yours: train=FILE')
   config = default_config_dict()
   config.name = 'pretrained'
   config.seed = arg.seed

@@ -77,8 +77,9 @@ def test_every_config_file_builds(repository):
   for path in sorted((repository / 'configs').glob('*.py')):
     for given in arguments.get(path.name, ['']):
       assert isinstance(load_config(f'{path}{given}'), Config)
-  with pytest.raises(UserError, match='text about countries only'):
-    load_config(f'{repository}/configs/pretrained.py:attribute=name')
+  for argument in ('attribute=name', 'layout=jsonl'):  # of the text that comes with it
+    with pytest.raises(UserError, match='train=FILE'):
+      load_config(f'{repository}/configs/pretrained.py:{argument}')
 
 
 def test_saved_config_reads_back_equal(tmp_path):
