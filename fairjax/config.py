@@ -193,7 +193,7 @@ class PretrainedConfig:
   """A published decoder in the place of step 1 (not in the paper).
 
   Its own files give its sizes and its vocabulary; of `model` only segment_len, dtype, remat and
-  scan_unroll count.
+  scan_unroll count, of `lm` only batch_size and eval_batches, for its evaluation.
   """
 
   # Folder with config.json, safetensors and tokenizer.json | FILE.gguf | hf:ORG/NAME[@REVISION] |

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -73,6 +74,8 @@ def _failed(*checks: tuple[Any, str]) -> Iterator[str]:
 def _stage_errors(config: Config) -> Iterator[str]:
   """Fields of training stages that do not go together, and the mesh."""
   for name in STAGES:
+    if name == 'lm' and config.pretrained.model:  # not trained
+      continue
     stage = getattr(config, name)
     yield from _failed(
       (stage.grad_accum_steps < 1 or stage.batch_size % stage.grad_accum_steps == 0,
@@ -142,7 +145,15 @@ def _model_errors(m: ModelConfig) -> Iterator[str]:
      f'model.tie_projections needs {clusters} values, or none'))
 
 
-_OF_PRETRAINED = ('segment_len', 'dtype', 'remat', 'scan_unroll')
+# What counts with a published model, in sections of which most does not. The last three of `lm`
+# change nothing, but configs/pretrained.py gives them to every stage.
+_OF_PRETRAINED = {
+  'model': ('segment_len', 'dtype', 'remat', 'scan_unroll'),
+  'lm': ('batch_size', 'eval_batches', 'schedule', 'clip_norm', 'adam_b2')}
+_NOT_OF_PRETRAINED = (
+  'data.vocabulary', 'data.vocab_size', 'data.vocab_sentences', 'measure.eval_memory_len', *(
+    f'{section}.{field.name}' for section, kept in _OF_PRETRAINED.items()
+    for field in dataclasses.fields(getattr(Config(), section)) if field.name not in kept))
 
 
 def _pretrained_errors(config: Config) -> Iterator[str]:
@@ -152,18 +163,14 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
     yield from _failed((p == PretrainedConfig(), 'pretrained.h_bar, lora and chat need '
                         'pretrained.model; a Transformer-XL has model.h_bar_final_norm'))
     return
-  default = ModelConfig()
-  changed = [f'model.{field.name}' for field in dataclasses.fields(ModelConfig)
-             if field.name not in _OF_PRETRAINED
-             and getattr(config.model, field.name) != getattr(default, field.name)]
+  changed = [name for name in _NOT_OF_PRETRAINED
+             if operator.attrgetter(name)(config) != operator.attrgetter(name)(Config())]
   dropping = [v for v in config.debias.variants if v.startswith('dropout')]
   yield from _failed(
     (re.fullmatch('raw|normed|layer:[1-9][0-9]*', p.h_bar),
      f"pretrained.h_bar='{p.h_bar}' is not one of raw, normed, layer:N"),
-    (not changed, f'{", ".join(changed)}: pretrained.model has sizes of its own, leave out what '
-     'gives others'),
-    (config.data.vocabulary == DataConfig().vocabulary,
-     'data.vocabulary: pretrained.model brings its tokenizer, leave it out'),
+    (not changed, f'{", ".join(changed)}: pretrained.model has sizes of its own, brings its '
+     'tokenizer, and is not trained in step 1: leave it out'),
     (config.data.source not in PLANTED_SOURCES,
      f"data.source='{config.data.source}' is for a model that learns it from nothing: give "
      'pretrained.model text (data.source=lines, data.train=FILE, ...)'),
