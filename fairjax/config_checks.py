@@ -207,6 +207,11 @@ def _variant_errors(config: Config) -> Iterator[str]:
      "model.attention='auto' or 'blocks'"))
 
 
+_OF_SOURCES = {  # values of `data.source` that a field is for
+  'text_column': ('tsv', 'newscrawl'), 'text_field': ('jsonl', 'csv', 'parquet'),
+  'lines_per_document': ('newscrawl_sentences',)}
+
+
 def _data_errors(d: DataConfig) -> Iterator[str]:
   """Sources of documents, and counterfactual training documents."""
   splits = ('train',) if d.holdout else ('train', 'valid', 'test')
@@ -235,5 +240,10 @@ def _data_errors(d: DataConfig) -> Iterator[str]:
     (len(d.cda_pairs) <= 2, 'data.cda_pairs is one file of pairs, or a male and a female one'),
     (initials and initials[1] <= initials[2],
      f"data.cda_name_letters='{d.cda_name_letters}' is no range of initials such as A-M"),
+    (d.cda_names or (d.cda_name_letters, d.cda_name_gender) == ('A-Z', 'random'),
+     'data.cda_name_letters and cda_name_gender need data.cda_names'),
+    *((d.source in sources or getattr(d, name) == getattr(DataConfig(), name),
+       f"data.{name} is for data.source={', '.join(sources)}, not '{d.source}': leave it out")
+      for name, sources in _OF_SOURCES.items()),
     (d.cda_pairs != ('none',) or d.cda_names,
      "data.cda_pairs=('none',) leaves nothing to swap: name files in data.cda_names"))

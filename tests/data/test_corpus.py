@@ -329,6 +329,10 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   ({'sha256': 'abc'}, 'data.sha256 must be 64 hexadecimal digits'),
   ({'source': 'wikitext2', 'train': (), 'manual_dir': 'x', 'download': True}, 'exclude each other'),
   ({'source': 'wikitext2'}, 'reads data.manual_dir, not data.train'),
+  ({'text_field': 'body'}, 'data.text_field is for'),
+  ({'source': 'lines', 'text_column': 1}, 'data.text_column is for'),
+  ({'lines_per_document': 2}, 'data.lines_per_document is for'),
+  ({'cda': 'two', 'cda_name_letters': 'A-M'}, 'need data.cda_names'),
 ])
 def test_wrong_configurations_are_named(changes, message):
   data = DataConfig(**{'source': 'newscrawl', 'train': ('a',)} | changes)
