@@ -328,10 +328,10 @@ def describe_files_of(
   """Path, size, time and digest of the files of splits; known ones are taken from `saved`."""
   known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
            for split in saved.get('files', {}).values() for f in split}
-  return {split: [_describe_file(path, known) for path in paths] for split, paths in files.items()}
+  return {split: [describe_file(path, known) for path in paths] for split, paths in files.items()}
 
 
-def _describe_file(path: str, known: Mapping[tuple, str]) -> dict[str, Any]:
+def describe_file(path: str | os.PathLike, known: Mapping[tuple, str]) -> dict[str, Any]:
   """Path, size, time and digest; one with known path, size and time is not read again."""
   if is_pipe(path):
     raise UserError(f'{path} is no file, but a corpus is read several times, also when a run '

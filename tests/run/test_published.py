@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import re
 import shutil
@@ -236,9 +237,10 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
     error = capsys.readouterr().err
     assert words in error and error.count('\n') == 1
   weights = files / 'model' / 'model.safetensors'
-  before = weights.read_bytes()
+  before, state = weights.read_bytes(), weights.stat()
   try:
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))  # as if nothing were new
     assert export(files, finished, tmp_path / 'out') == 2
   finally:
     weights.write_bytes(before)
@@ -286,6 +288,10 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   assert found.name == 'adapter' and found.vocabulary() == run.vocabulary
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-7),
                found.params, moved)
+  for options, words in ((['--adapter'], 'baseline is no adapter'),
+                         ([model, '--adapter', '--dtype=bfloat16'], 'leave out --dtype')):
+    assert export(copy, workdir, tmp_path / 'no', *options, **small) == 2
+    assert words in capsys.readouterr().err
   # On another base it is refused before anything is written.
   weights = copy / 'model' / 'model.safetensors'
   save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
@@ -295,10 +301,8 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   error = capsys.readouterr().err
   assert 'was trained on other weights than those of' in error and error.count('\n') == 1
   assert {p.name for p in (tmp_path / 'other').iterdir()} <= {'config.json', '.lock'}
-  for options, words in ((['--adapter'], 'baseline is no adapter'),
-                         ([model, '--adapter', '--dtype=bfloat16'], 'leave out --dtype')):
-    assert export(copy, workdir, tmp_path / 'no', *options, **small) == 2
-    assert words in capsys.readouterr().err
+  assert export(copy, workdir, tmp_path / 'no', model, **small) == 2
+  assert f'{weights} has changed since' in capsys.readouterr().err
 
 
 def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
