@@ -161,6 +161,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   # the first stage.
   sections = {'measure', *(stage for stage in STAGES if not (workdir / stage).exists())}
   sections |= {'model'} if sections.issuperset(STAGES) else set()
+  sections |= {'sample'} if not (workdir / 'generations').exists() else set()
   old, new = saved.get('sample', {}), to_dict(config.sample)
   free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}

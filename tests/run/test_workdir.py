@@ -110,8 +110,9 @@ def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   (['lm'], {'lm.log_every': 3, 'lm.grad_accum_steps': 2, 'model.remat': 'full'}, True),
   (['lm'], {'debias.learning_rate': 1.0}, True),  # a stage that has not begun
   ([], {'lm.learning_rate': 1.0, 'model.num_layers': 6}, True),
-  (['lm'], {'sample.samples': 2}, None),  # refused
-  (['lm'], {'sample.temperature': 2.0}, None),
+  (['lm'], {'sample.temperature': 2.0}, False),
+  (['lm', 'generations'], {'sample.samples': 2}, None),  # refused
+  (['lm', 'generations'], {'sample.temperature': 2.0}, None),
   (['lm'], {'lm.learning_rate': 1.0}, None),
   (['debias'], {'model.num_layers': 6}, None),
   (['lm/DONE', 'debias'], {'debias.learning_rate': 1.0}, None)])
