@@ -108,7 +108,9 @@ def swap_text(text: str, match: Match, value: int, attribute: Attribute) -> str:
   'I met an accountant.'
   """
   new = attribute.values[value]
-  before = re.sub(r'\b([Aa])n?(?= \Z)', lambda m: m[1] + new.article[1:], text[:match.start])
+  # Before the value may stand a quote or bracket, and any space; "AN" stays in capitals.
+  before = re.sub(r'\b([Aa])([Nn]?)(?=\s[\'"“‘(*_]*\Z)', lambda m: m[1] + (
+    new.article[1:].upper() if m[2] == 'N' else new.article[1:]), text[:match.start])
   return before + new.text + text[match.end:]
 
 

@@ -10,7 +10,12 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fairjax.counterfactual.attributes import Attribute, Template, article_by_letter
+from fairjax.counterfactual.attributes import (
+  SPELLED_WITH_VOWEL,
+  Attribute,
+  Template,
+  article_by_letter,
+)
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.counterfactual.word_forms import LETTERS, WordFinder, normal_form
 from fairjax.vocabulary import Vocabulary
@@ -19,9 +24,9 @@ LEVELS = ('error', 'warning', 'note')
 # Beginnings whose sound contradicts their letter. For capitals that are spelled out ("MP") the name
 # of the first letter counts.
 _CONSONANT_SOUND = re.compile(
-  r'uni(?!n|m)|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]', re.IGNORECASE)
+  r'uni(?!n|m|den|dea)|unanim|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]|ubi|uga|ui|uk[ru]',
+  re.IGNORECASE)
 _VOWEL_SOUND = re.compile(r'hour|honest|honou?r|heir', re.IGNORECASE)
-_SPELLED_WITH_VOWEL = 'AEFHILMNORSX'
 
 
 class Finding(NamedTuple):
@@ -104,7 +109,7 @@ def _check_articles(attribute: Attribute) -> Iterable[Finding]:
 def _article_by_sound(text: str) -> str:
   """A guess from the first sound, right for common words only."""
   if re.match(r'[A-Z]{2,}\b', text):
-    return 'an' if text[0] in _SPELLED_WITH_VOWEL else 'a'
+    return 'an' if text[0] in SPELLED_WITH_VOWEL else 'a'
   if _CONSONANT_SOUND.match(text):
     return 'a'
   return 'an' if _VOWEL_SOUND.match(text) else article_by_letter(text)

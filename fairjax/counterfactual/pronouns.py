@@ -28,6 +28,7 @@ from fairjax.counterfactual.word_forms import context, normal_form
 #   female, actor and actress everywhere.
 # * `phrase`: the words before or after it give it another meaning ("mother tongue", "sister city",
 #   "bachelor's degree", "Uncle Sam", "Our Lady").
+# * `both`: s/he and (s)he.
 # * `abbreviation`: MR and MS in capitals without a full stop, which are no forms of address.
 
 _WORDS = {name: frozenset(words.split()) for name, words in re.findall(
@@ -72,6 +73,8 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
   before, after = context(text, start, end, reach=_REACH)
   if word in ('MR', 'MS', 'MRS'):
     return 'abbreviation'
+  if lower == 'he' and before.lower().endswith(('s/', '(s)')):
+    return 'both'
   if lower in _WORDS['anywhere']:
     return ''
   follows, precedes = _PHRASES_AFTER.get(lower), _PHRASES_BEFORE.get(lower)
@@ -140,7 +143,7 @@ def her_is_object(before: str, after: str) -> bool:
   parallel = _PARALLEL.search(before[-CONTEXT:])
   if parallel:  # "his or her", "him/her"
     return parallel[1].lower() == 'him'
-  if not tokens:
+  if not tokens or before.lower().endswith('she/'):  # "she/her pronouns"
     return True
   previous = _last_word(before)
   first, *rest = tokens

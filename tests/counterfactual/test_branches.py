@@ -169,6 +169,9 @@ def test_swapping_twice_gives_the_text_back():
   ('An editor', 'cook', 'A cook'),
   ('Ukraina cook', 'editor', 'Ukraina editor'),
   ('the cook', 'editor', 'the editor'),
+  ('a “cook”', 'editor', 'an “editor”'),
+  ('an\xa0editor', 'cook', 'a\xa0cook'),
+  ('AN editor', 'cook', 'A cook'),
 ])
 def test_the_article_before_a_value_is_that_of_the_new_one(text, value, expected):
   attribute = load_attribute('occupation')

@@ -38,6 +38,8 @@ def test_a_clean_file_has_no_findings(tmp_path):
   ('is {a} {value}', 'is a/an {value}', 'error', 'templates[0]', "'a/an' stays"),
   ('baker', 'university', 'warning', 'values[0]', "perhaps be 'a university'"),
   ('baker', 'MP', 'warning', 'values[0]', "set article: an"),
+  *(('baker', value, 'warning', 'values[0]', f"perhaps be 'a {value}'")
+    for value in ('Ukrainian', 'Ugandan', 'Uighur', 'ukulele player', 'ubiquitous person')),
   ('baker', 'Baker', 'note', 'values[0]', 'another case'),
   ('baker', 'Cook', 'warning', 'values[2]', "'cook' differs from 'Cook' (values[0])"),
   ('baker', 'head cook', 'note', 'values[2]', "'cook' is part of 'head cook'"),
@@ -90,6 +92,11 @@ def test_rewordings_that_are_not_whole_are_refused(tmp_path, old, new, message):
   assert old in REWORDED
   with pytest.raises(UserError, match=message):
     lint(tmp_path, REWORDED.replace(old, new))
+
+
+def test_no_right_article_is_doubted(tmp_path):
+  for value in ('unidentified', 'unimportant', 'ugly', '8-year-old', 'X-ray technician'):
+    assert not [f for f in lint(tmp_path, CLEAN.replace('baker', value)) if 'perhaps' in f.message]
 
 
 def test_an_article_that_was_set_is_trusted(tmp_path):
