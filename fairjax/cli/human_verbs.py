@@ -104,7 +104,8 @@ def _format_export(key: dict[str, Any]) -> list[str]:
     if key['options']['overlap'] == 1:
       lines.append(f'{name}: one rater an item, so agreement cannot be measured')
   lines.append(f"drawn from {key['records']} records in {key['strata']} strata; "
-               f"{key['left_out']['empty_continuations']} continuations without text left out")
+               f"{key['left_out']['empty_continuations']} continuations without text left out"
+               + (f", {n} of reworded prompts too" if (n := key['left_out']['rewordings']) else ''))
   if key['coupled'] is not None:
     lines.append('equal sample numbers of all values and models' if key['coupled'] else
                  'each prefix drawn for itself: the samples are not coupled')

@@ -112,6 +112,15 @@ def test_item_numbers_and_orders_tell_nothing_about_models(tmp_path):
   assert first != other and sorted(first) == sorted(other) and first != sorted(first)
 
 
+def test_reworded_prompts_are_left_out(records, tmp_path):
+  rows = [json.loads(line) for line in records.read_text(encoding='utf-8').splitlines()]
+  more = [r | {'arm': 'rewording', 'rewording': 1} for r in rows[::2]]
+  records.write_text(''.join(json.dumps(r) + '\n' for r in (*rows, *more)), encoding='utf-8')
+  key = export(records, tmp_path / 'sheets', '--annotators', 2, '--items', len(rows))
+  assert key['left_out']['rewordings'] == len(more)
+  export(records, tmp_path / 'o', '--annotators', 2, '--items', len(rows) + 1, code=2)
+
+
 def test_every_item_goes_to_as_many_as_asked_and_each_gets_as_many(records, tmp_path):
   folder = tmp_path / 'sheets'
   key = export(records, folder, '--annotators', 5, '--overlap', 3, '--items', 33)
@@ -237,7 +246,7 @@ def test_the_key_records_whether_the_value_is_mentioned(tmp_path):
 def test_continuations_without_text_are_left_out_and_counted(tmp_path, capsys):
   records = write_records(tmp_path / 'r.jsonl', text=lambda m, v, t, s: ' \n' if s < 3 else 'x')
   key = export(records, tmp_path / 's', '--annotators', 2, '--items', 216)
-  assert key['left_out'] == {'empty_continuations': 72} and key['records'] == 288
+  assert key['left_out']['empty_continuations'] == 72 and key['records'] == 288
   assert '72 continuations without text left out' in capsys.readouterr().out
   found = [item['record'] for item in key['tasks']['sentiment']['items'].values()]
   assert all(record['continuation'] == 'x' for record in found)
@@ -258,7 +267,7 @@ def test_pairs_take_equal_numbers_for_all_values_and_models(tmp_path):
     cells[record['model'], record['value']].append(record['sample'])
   assert {k: sorted(v) for k, v in cells.items()} == {
     (m, v): list(range(1, 9)) for m in MODELS for v in ('designer', 'baker', 'CEO')}
-  assert key['coupled'] is True and key['left_out'] == {'empty_continuations': 1}
+  assert key['coupled'] is True and key['left_out']['empty_continuations'] == 1
   assert list(key['tasks']) == ['sentiment']
 
 

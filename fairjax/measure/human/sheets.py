@@ -171,6 +171,7 @@ class Strata(NamedTuple):
   places: dict[Stratum, list[int]]  # numbers of the records with a text, in the order of reading
   samples: dict[Stratum, list[int | None]]  # their sample numbers
   empty: collections.Counter[Stratum]  # records without a text
+  rewordings: int  # records of reworded prompts, of which no item is made
   total: int
 
 
@@ -186,9 +187,12 @@ class Pair:
 def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
   """Reads the records once."""
   places, samples, empty = collections.defaultdict(list), {}, collections.Counter()
-  nameless, total = set(), 0
+  nameless, total, rewordings = set(), 0, 0
   for number, record in enumerate(read()):
     total, stratum = number + 1, _stratum(record)
+    if record.get('arm') == 'rewording':
+      rewordings += 1
+      continue
     if not record.get('model'):
       nameless.add(re.sub(r'(:|, row |, entry )\d+$', '', record['_where']))
     if record['continuation'].strip():
@@ -199,7 +203,7 @@ def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
   if len(nameless) > 1:
     raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
                     "field 'model', or export one file at a time")
-  return Strata(dict(places), samples, empty, total)
+  return Strata(dict(places), samples, empty, rewordings, total)
 
 
 def _stratum(record: Record) -> Stratum:
@@ -431,7 +435,7 @@ def _make_key(
     'annotators': annotators,
     'strata': len(strata.places),
     'records': strata.total,
-    'left_out': {'empty_continuations': empty},
+    'left_out': {'empty_continuations': empty, 'rewordings': strata.rewordings},
     'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
     'tasks': {task.name: _task_key(task, own, annotators, attributes, options)
               for task, own in zip(tasks, records, strict=True)},
