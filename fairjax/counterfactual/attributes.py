@@ -42,6 +42,8 @@ from fairjax.inputs import read_text
 ASSETS = importlib.resources.files('fairjax.counterfactual') / 'assets'
 _FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'rewordings',
            'source', 'notes', 'crossed')
+_OWN = ('value', 'a', 'A')  # placeholders of every attribute with values of its own
+SPELLED_WITH_VOWEL = 'AEFHILMNORSX'  # capitals whose names begin with the sound of a vowel
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
 _PLACEHOLDER = re.compile(r'\{(\w*)\}')
 _PURPOSE = 0x43  # separates the choice of a fraction from other random streams of the same seed
@@ -236,7 +238,15 @@ def incidence(levels: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def article_by_letter(text: str) -> str:
-  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations."""
+  """'an' before a vowel letter, otherwise 'a' (H-10): right for all 29 occupations.
+
+  >>> [article_by_letter(text) for text in ('actor', '18-year-old', 'X-ray technician', 'U.S.')]
+  ['an', 'an', 'an', 'a']
+  """
+  if text[:1].isdigit():
+    return 'an' if re.match(r'8|1[18](?!\d)', text) else 'a'
+  if re.match(r'[A-Z](?![A-Za-z])', text):  # a letter by its name
+    return 'an' if text[0] in SPELLED_WITH_VOWEL else 'a'
   return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
 
 
@@ -271,7 +281,11 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
     return _Reader(file.name, file.read_text(encoding='utf-8')).attribute()
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
     raise unknown_name('attribute or YAML file', name, list_attributes())
-  return _Reader(name, read_text(name, what='attribute file')).attribute()
+  try:
+    return _Reader(name, read_text(name, what='attribute file')).attribute()
+  except RecursionError:
+    raise UserError(f'{name} holds itself: take out what refers to the file, or to the list, that '
+                    'it is in') from None
 
 
 class _Reader:
@@ -406,8 +420,9 @@ class _Reader:
       self.fail(where, 'must name two attributes, each after the placeholder for its values')
     found = []
     for key in self.content['crossed']:
-      if not isinstance(key, str) or not re.fullmatch(r'[A-Za-z0-9]+', key):
-        self.fail((*where, key), f'{key!r} cannot be a placeholder: use letters and digits')
+      if not isinstance(key, str) or not re.fullmatch(r'[A-Za-z0-9]+', key) or key in _OWN:
+        self.fail((*where, key), f'{key!r} cannot be a placeholder: use letters and digits, not '
+                  f'{", ".join(_OWN)} alone')
       named = self.text((*where, key))
       if named not in list_attributes():
         named = os.path.join(os.path.dirname(self.path), named)
@@ -419,7 +434,7 @@ class _Reader:
 
   def _with_templates(self, name: str, values: tuple[Value, ...],
                       crossed: tuple[Attribute, ...] = ()) -> Attribute:
-    self.own = () if crossed else ('value', 'a', 'A')
+    self.own = () if crossed else _OWN
     self.needed = tuple(factor.name for factor in crossed) or ('value',)
     templates = self._templates(('templates',), values)
     return Attribute(

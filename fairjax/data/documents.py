@@ -116,7 +116,7 @@ def read_documents(
 def _read_lines(
   path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
   """Numbered lines without their ends."""
-  number = 0
+  number, inside = 0, False
   with open_input(path, counts=counts) as file:
     if structured := options.plain and _structure(file.peek()):
       raise UserError(f'{path} {structured}')
@@ -131,6 +131,8 @@ def _read_lines(
         if line.endswith(b'\r'):
           line = line[:-1]
           counts['carriage_returns'] += 1
+        if number == 1:
+          inside = b'\r' in line
         if b'\0' in line:
           counts['nul_characters'] += line.count(b'\0')
           line = line.replace(b'\0', b'')
@@ -147,6 +149,9 @@ def _read_lines(
       raise UserError(f'{path}: cannot be read ({e.strerror or e})') from None
   if not number:
     raise UserError(f'{path} is empty')
+  if number == 1 and inside:
+    raise UserError(f"{path} is one line with carriage returns in it: end its lines with a line "
+                    "feed, e.g. with tr '\\r' '\\n'")
   counts['lines'] += number
 
 

@@ -149,7 +149,7 @@ def report_records(
   from fairjax.report.page import stored_distributions
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
-  templates = None
+  templates = values = None
   for file in files:
     check_complete(file)
   for file in files:
@@ -161,7 +161,11 @@ def report_records(
     if templates is not None and generations.templates != templates:
       raise UserError(f'{file}: templates {_short(generations.templates)}, where {files[0]} has '
                       f'{_short(templates)}: models of one report need the same templates')
-    templates = generations.templates
+    if values is not None and generations.attribute.value_texts != values:
+      other = set(generations.attribute.value_texts) ^ set(values)
+      raise UserError(f'{file} and {files[0]} differ in the values that they have records of '
+                      f'({_short(sorted(other))}): models of one report need the same values')
+    templates, values = generations.templates, generations.attribute.value_texts
     scores = scores_folder(directory, name)
     own = dataclasses.replace(content, next_token=read_next_token(file, attribute))
     measures = measure_generations(

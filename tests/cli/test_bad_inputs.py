@@ -105,6 +105,8 @@ SECTIONS = {
   'Documents': [
     Case('bytes that are not UTF-8', text_config(), 'train.txt:4: not UTF-8 (byte 4 of the line is',
          documents(GOOD.encode() + b'caf\xe9\n')),
+    Case('no line feed', text_config(), 'train.txt is one line with carriage returns',
+         documents(GOOD.replace('\n', '\r'))),
     Case('a line that is too long', text_config() + ' --config.data.max_line_bytes=100',
          'train.txt:4: a line of more than 100 bytes', documents(GOOD + 'x' * 101)),
     Case('a line with too few columns', text_config(layout='tsv') + ' --config.data.text_column=1',
@@ -149,6 +151,10 @@ SECTIONS = {
          '1 left out with log-likelihoods', {'l.jsonl': '{"doc": {}, "resps": [[[-3.5, false]]]}'}),
     Case('samples that are none', CONVERT + 'inspect --records=DIR/l.json',
          'not of the form inspect', {'l.json': '{"samples": ["x"]}'}),
+    Case('other values in the second file', 'report --records DIR/r.jsonl DIR/s.jsonl '
+         '--output=DIR/o --attribute=country --scorer=vader --permutations=9', 's.jsonl and ', {
+           'r.jsonl': records(), 's.jsonl': records(
+             lambda rows: [r for r in rows if r['value'] != 'Chile'])}),
     Case('a log that is not there', CONVERT + 'inspect --records=DIR/l.json', 'not found'),
   ],
   'Scorers and lexicons': [
@@ -186,6 +192,10 @@ SECTIONS = {
   'Attributes': [
     Case('YAML that makes objects', 'attributes check DIR/a.yaml', 'a.yaml',
          {'a.yaml': 'values: !!python/object/apply:os.getcwd []\n'}),
+    Case('a placeholder that has a meaning', 'attributes check DIR/a.yaml', "'a' cannot be",
+         {'a.yaml': 'name: n\ncrossed: {a: occupation, b: country}\ntemplates: [A of B]\n'}),
+    Case('a file of itself', 'attributes check DIR/a.yaml', 'a.yaml holds itself',
+         {'a.yaml': 'name: n\ncrossed: {x: a.yaml, b: country}\ntemplates: [X of B]\n'}),
     Case('a key that does not exist', 'attributes check DIR/a.yaml', 'valeus',
          {'a.yaml': 'name: a\nvaleus: [b]\n'}),
   ],
