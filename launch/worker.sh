@@ -155,16 +155,21 @@ supervise() {
     (( attempt < restarts )) || break
     attempt=$((attempt + 1))
     echo "worker.sh: starting again, $attempt of $restarts, after $pause s"
-    sleep "$pause"
+    sleep "$pause" &  # in the background: a trap waits for a command in the foreground
+    wait $! || true
+    [[ ! -e $folder/stopping ]] || break
     pause=$((pause < 60 ? pause * 2 : pause))
   done
   echo "$result" >"$folder/exit.new"
   mv "$folder/exit.new" "$folder/exit"
 }
 
+# `other`: a command runs, but not the one that is given.
 status() {
   if running; then
-    echo "fairjax-worker $host running 0"
+    local state=running
+    (( $# == 0 )) || [[ $(printf '%q ' "$@") == "$(<"$folder/command")" ]] || state=other
+    echo "fairjax-worker $host $state 0"
   elif [[ -f $folder/exit ]]; then
     echo "fairjax-worker $host exited $(<"$folder/exit")"
   else

@@ -185,8 +185,18 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   while not (code / 'up').exists() and time.monotonic() < end:
     time.sleep(0.05)
   assert ' running 0' in worker('status', 'job')
+  assert ' running 0' in worker('status', 'job', '5', 'slow')
+  assert ' other 0' in worker('status', 'job', '5', 'fast')
   worker('stop', 'job')
   assert (code / 'saved').read_text() == 'saved\n'
   # Stopped by somebody: not started again, although 42 would be.
   assert worker('status', 'job').split()[2:] == ['exited', '42']
-  assert 'starting again' not in (tmp_path / 'fairjax-launch/job/log').read_text()
+  log = tmp_path / 'fairjax-launch/job/log'
+  assert 'starting again' not in log.read_text()
+  # Stopped in the pause before it would start again.
+  env['FAIRJAX_RESTART_SECONDS'] = '60'
+  worker('start', 'job', '5', 'bash', '-c', 'exit 42')
+  while 'starting again' not in log.read_text() and time.monotonic() < end:
+    time.sleep(0.05)
+  worker('stop', 'job')
+  assert worker('status', 'job').split()[2:] == ['exited', '42']

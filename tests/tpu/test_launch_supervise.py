@@ -319,8 +319,12 @@ def test_the_same_line_again_follows_what_runs_and_ships_nothing(cloud):
   assert 'scp' not in again and 'create' not in again
   assert 'the command is running already' in cloud.log()
   other = spec(command=('run', '--config=configs/y.py', '--workdir=gs://bucket-1/it'))
-  assert cloud.launch(specs=[other], detach=True) == 2
+  assert cloud.launch(specs=[other], delete_after=True) == 2
   assert 'another command runs: stop it first' in ''.join(cloud.shown)
+  assert 'delete' not in cloud.verbs() and 'not deleted: a command may still' in cloud.log()
+  # A sweep whose second point is the one that runs.
+  assert cloud.launch(specs=[other, spec()], detach=True) == 0
+  assert '1 of 2 ended earlier: a later one is running' in cloud.log()
   assert cloud.launch('stop') == 0
   assert wait_for(home / 'fairjax-launch/job/exit').read_text() == '143\n'
 

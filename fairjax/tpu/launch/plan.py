@@ -156,10 +156,14 @@ def ship(spec: LaunchSpec) -> list[Run]:
 
 def start(spec: LaunchSpec) -> Run:
   """Starts the command on every worker, detached; the same command again changes nothing."""
-  variables = [f'{name}={value}' for name, value in spec.all_env.items()]
-  return _ssh(spec, _worker(spec, 'start', str(spec.restarts), 'env', *variables, 'fairjax',
-                            *spec.words),
+  return _ssh(spec, _worker(spec, 'start', *_restarted(spec)),
               'start the command on every worker; it outlives this line')
+
+
+def _restarted(spec: LaunchSpec) -> tuple[str, ...]:
+  """How often a worker starts the command again, and the command."""
+  variables = [f'{name}={value}' for name, value in spec.all_env.items()]
+  return (str(spec.restarts), 'env', *variables, 'fairjax', *spec.words)
 
 
 def logs(spec: LaunchSpec, *, follow: bool) -> Run:
@@ -168,9 +172,10 @@ def logs(spec: LaunchSpec, *, follow: bool) -> Run:
               'show the logs until the command ends' if follow else 'show the logs', tries=1)
 
 
-def status(spec: LaunchSpec, *, tries: int = 3) -> Run:
-  """Asks every worker for the state of its command."""
-  return _ssh(spec, _worker(spec, 'status'), 'ask how the command stands', tries=tries)
+def status(spec: LaunchSpec, *, tries: int = 3, own: bool = False) -> Run:
+  """Asks every worker for the state of its command; `own`: of this one, not of any."""
+  return _ssh(spec, _worker(spec, 'status', *(_restarted(spec) if own else ())),
+              'ask how the command stands', tries=tries)
 
 
 def _worker(spec: LaunchSpec, verb: str, *arguments: str) -> str:
@@ -239,6 +244,9 @@ def expand_sweep(command: Sequence[str], points: Sequence[Mapping[str, Any]], *,
   for label, point in zip(labels, points, strict=True):
     words = [f'{word.rstrip("/")}/{label}' if word.startswith('--workdir=') else word
              for word in command]
+    for name in point:
+      if any(word.partition('=')[0] == f'--config.{name}' for word in words):
+        raise UserError(f'--config.{name} is what the sweep changes: leave it out')
     words += [f'--config.{name}={override_text(value)}' for name, value in point.items()]
     step1 = repr(sorted((name, value) for name, value in point.items() if (
       name.partition('.')[0] in STEP1_FIELDS or (planted and name == 'attribute'))))

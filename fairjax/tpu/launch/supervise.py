@@ -239,7 +239,7 @@ def read_state(output: str) -> State:
 
 
 def read_status(text: str) -> dict[str, tuple[str, int]]:
-  r"""Worker -> (`running`, `exited` or `absent`, exit code or 0), as `worker.sh status` prints it.
+  r"""Worker -> (running, other, exited or absent; exit code or 0), as `worker.sh status` prints it.
 
   >>> read_status('noise\nfairjax-worker w-0 exited 42\n')
   {'w-0': ('exited', 42)}
@@ -285,7 +285,9 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
   except BaseException:
     watched.announce()  # after Ctrl-C and our own faults, too
     raise
-  if delete_after and verb == 'run' and not detach:
+  if delete_after and watched.may_run:
+    executor.log('not deleted: a command may still run there (fairjax tpu status)')
+  elif delete_after and verb == 'run' and not detach:
     executor.log(f'deleting {watched.title}')
     try:
       executor.run(delete(spec))
@@ -303,8 +305,8 @@ def _failed(error: StepFailed, executor: Executor) -> int:
   executor.log(f'failed: {error}: {shlex.join(step.argv)}' + (f'\n  {output}' if output else ''))
   remedy = ''
   if not step.remote and is_limit(result.errors):
-    remedy = ('a limit of the project is reached: fairjax tpu list shows what is there, fairjax '
-              'launch clean deletes what is dead')
+    remedy = ('a limit of the project is reached: fairjax tpu list --zone=ZONE shows what is '
+              'there, fairjax tpu clean --zone=ZONE deletes what is dead')
   elif not step.remote and denied(result.errors):
     remedy = (f'the account cannot do this, and repeating it cannot help: {denied(result.errors)}')
   if remedy:
@@ -319,6 +321,7 @@ class WatchedSlice:
     self._spec, self._executor, self._clock = spec, executor, clock
     self._recreated = 0
     self._asked = False  # whether something may be in the cloud
+    self.may_run = False  # a command of ours or of others, as far as is known
     self.title = (f'queued resource {spec.job} ({spec.slices} x {spec.slice.accelerator_type}) in '
                   f'{spec.zone}')
 
@@ -390,6 +393,9 @@ class WatchedSlice:
   def work(self, specs: Sequence[LaunchSpec], *, detach: bool) -> int:
     """Runs the commands of the specs, one after the other, on slices that may be lost meanwhile."""
     for number, spec in enumerate(specs):
+      if number < len(specs) - 1 and self._runs_later(spec, specs[number + 1:]):
+        self._executor.log(f'{number + 1} of {len(specs)} ended earlier: a later one is running')
+        continue
       if len(specs) > 1:
         self._executor.log(f'{number + 1} of {len(specs)}: {shlex.join(spec.command)}')
       code = None
@@ -399,17 +405,27 @@ class WatchedSlice:
         return code
     return 0
 
+  def _runs_later(self, spec: LaunchSpec, others: Sequence[LaunchSpec]) -> bool:
+    """Whether a worker runs one of the others, and so is done with this."""
+    def running(one: LaunchSpec, state: str) -> bool:
+      return any(s == state for s, _ in self._workers(one, tries=1, own=True).values())
+
+    return running(spec, 'other') and any(running(other, 'running') for other in others)
+
   def _try(self, spec: LaunchSpec, *, detach: bool) -> int | None:
     """The code of the command, or None if the slice was lost."""
     try:
       if any(state == 'running' for state, _ in self._workers(spec, tries=1).values()):
+        self.may_run = True
         self._executor.log('the command is running already')
       else:
         for step in ship(spec):
           self._executor.run(step)
+      self.may_run = True
       self._executor.run(start(spec))  # changes nothing where it runs
     except StepFailed:
       if self.state().kind != READY:
+        self.may_run = False
         return None
       raise
     return 0 if detach else self._follow(spec)
@@ -425,10 +441,12 @@ class WatchedSlice:
       failures = 1 if self._clock() - begun > _STEADY_SECONDS else failures + 1
       found = self._workers(spec, tries=3)
       if found and all(state == 'exited' for state, _ in found.values()):
+        self.may_run = False
         code = joint_code(code for _, code in found.values())
         self._executor.log(f'ended with code {code} ({verdict(code)}) on {len(found)} workers')
         return PREEMPTED if verdict(code) == RESTART else code
       if self.state().kind != READY:
+        self.may_run = False
         return None
       if any(state == 'absent' for state, _ in found.values()):
         self._executor.log('a worker was started anew: starting the command there')
@@ -438,10 +456,11 @@ class WatchedSlice:
                        'fairjax tpu status')
     return PREEMPTED
 
-  def _workers(self, spec: LaunchSpec, *, tries: int) -> dict[str, tuple[str, int]]:
+  def _workers(
+    self, spec: LaunchSpec, *, tries: int, own: bool = False) -> dict[str, tuple[str, int]]:
     """State of the command on every worker; empty if they do not answer."""
     try:
-      return read_status(self._executor.run(status(spec, tries=tries), quiet=True).output)
+      return read_status(self._executor.run(status(spec, tries=tries, own=own), quiet=True).output)
     except StepFailed:
       return {}
 
