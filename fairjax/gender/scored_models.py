@@ -89,8 +89,8 @@ class Scorable(Protocol):
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
     """Last hidden states of every token."""
 
-  def features(self, texts: Sequence[str]) -> np.ndarray:
-    """Mean over the tokens of the last hidden states, `[R, D]` float32."""
+  def features(self, texts: Sequence[str], *, max_length: int | None = None) -> np.ndarray:
+    """Mean over the first tokens of the last hidden states, `[R, D]` float32."""
 
 
 def in_pieces(model: Scorable, words: Sequence[str]) -> dict[str, Any]:
@@ -185,11 +185,12 @@ class CausalModel(Scorable):
     return [TokenFeatures(hidden, np.array([(0, 0)] * len(starts) + list(offsets)))
             for hidden, (_, offsets) in zip(self._states(ids), found, strict=True)]
 
-  def features(self, texts: Sequence[str]) -> np.ndarray:
+  def features(self, texts: Sequence[str], *, max_length: int | None = None) -> np.ndarray:
     """Mean hidden states."""
     ids = [np.array(self._vocabulary.prompt_ids(text), np.int32) for text in texts]
-    self.truncated += sum(len(row) > self.max_length for row in ids)
-    return self._pooled([row[:self.max_length] for row in ids])
+    most = min(self.max_length, max_length or self.max_length)
+    self.truncated += sum(len(row) > most for row in ids)
+    return self._pooled([row[:most] for row in ids])
 
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
     return _checked(texts, map(self._vocabulary.prompt_ids, texts), self.max_length)
@@ -310,9 +311,10 @@ class MaskedModel(Scorable):
     offsets = [np.array(e.offsets) for e in self._tokenizer.encode_batch(list(texts))]
     return [TokenFeatures(h, o) for h, o in zip(self._hidden(ids), offsets, strict=True)]
 
-  def features(self, texts: Sequence[str]) -> np.ndarray:
+  def features(self, texts: Sequence[str], *, max_length: int | None = None) -> np.ndarray:
     """Mean hidden states."""
-    encoded = encode_texts(self._tokenizer, texts, max_length=self.max_length)
+    most = min(self.max_length, max_length or self.max_length)
+    encoded = encode_texts(self._tokenizer, texts, max_length=most)
     self._tokenizer.no_truncation()
     self.truncated += encoded.truncated
     return self._pooled(encoded.ids)
@@ -451,4 +453,4 @@ def open_learner(
                         log=log)
   if isinstance(model, str | os.PathLike):
     model = open_language_model(model, model=name, features_only=True)
-  return FeatureLearner(model, labels=labels)
+  return FeatureLearner(model, labels=labels, max_length=max_length)

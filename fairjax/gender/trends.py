@@ -44,10 +44,11 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
   """Slope and intercept of the least-squares line of n points; 95 % intervals (Student's t)."""
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   n = len(x)
-  spread = float(np.square(x - x.mean()).sum()) if n else 0.0
-  if n < 2 or spread <= 0:
+  # The mean of equal numbers may differ from them in the last place: their spread is not 0.
+  if n < 2 or np.ptp(x) <= 1e-12 * max(1.0, np.abs(x).max()):
     nothing = {'value': None, 'std_error': None, 'low': None, 'high': None, 'n': n}
     return {'slope': nothing, 'intercept': dict(nothing)}
+  spread = float(np.square(x - x.mean()).sum())
   slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
   intercept = float(y.mean() - slope * x.mean())
   if n < 3:

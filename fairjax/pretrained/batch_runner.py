@@ -102,14 +102,15 @@ class BatchRunner:
     self._unrolls = cpu
     self.load(params)
     cpu_tokens = _CPU_BFLOAT16_TOKENS if bfloat16 else _CPU_TOKENS
-    self.batch_tokens = max(batch_tokens or (cpu_tokens if cpu else _BATCH_TOKENS), max_length)
+    self.batch_tokens = batch_tokens or (cpu_tokens if cpu else _BATCH_TOKENS)
     self._pad_id = pad_id
     self.lengths = bucket_lengths(max_length)
     self.traced: collections.Counter[int] = collections.Counter()
 
     def traced(params, ids, mask):
       self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
-      return function(params, ids, mask, (self._devices, self.batch_tokens))
+      # A text may be longer than a batch: then it is one alone.
+      return function(params, ids, mask, (self._devices, max(self.batch_tokens, ids.shape[1])))
 
     onednn = cpu and not bfloat16
     # Gathering results makes the devices wait for each other: only for other processes to read.
@@ -174,7 +175,7 @@ class BatchRunner:
       while begin < len(order) and len(parts) < self._devices:
         before = ends[begin] - sizes[order[begin]]
         full = int(np.searchsorted(ends, before + self.batch_tokens, side='right'))
-        end = min(begin + self.rows(length), full)
+        end = min(begin + self.rows(length), max(begin + 1, full))
         parts.append(order[begin:end])
         begin = end
       yield length, parts

@@ -65,8 +65,8 @@ class FeatureModel(Protocol):
   fingerprint: str  # of all that decides a feature
   truncated: int  # texts so far that were longer than it reads
 
-  def features(self, texts: Sequence[str]) -> np.ndarray:
-    """`[R, D]` float32 of R texts."""
+  def features(self, texts: Sequence[str], *, max_length: int | None = None) -> np.ndarray:
+    """`[R, D]` float32 of the first `max_length` tokens (None: all that it reads) of R texts."""
 
 
 class FeatureRows:
@@ -92,7 +92,9 @@ class FeatureLearner:
 
   freeze, can_thaw = 'all', False
 
-  def __init__(self, model: FeatureModel, *, labels: Sequence[str]):
+  def __init__(
+    self, model: FeatureModel, *, labels: Sequence[str], max_length: int | None = None):
+    self._max_length = max_length
     self.name, self.fingerprint = model.name, model.fingerprint
     self._model, self._labels = model, tuple(labels)
     self._mesh = make_mesh(MeshConfig())
@@ -102,7 +104,8 @@ class FeatureLearner:
   @property
   def identity(self) -> dict[str, Any]:
     """What decides what it learns, besides the data."""
-    return {'kind': 'features', 'fingerprint': self.fingerprint, 'labels': list(self._labels)}
+    return {'kind': 'features', 'fingerprint': self.fingerprint, 'labels': list(self._labels),
+            'max_length': self._max_length}
 
   def fresh(self, seed: int, train: Labelled) -> Any:
     """A new head of a seed, with the mean and deviation of its inputs in the training rows."""
@@ -148,7 +151,7 @@ class FeatureLearner:
     columns = [inputs.first] if inputs.second is None else [inputs.first, inputs.second]
     new = [t for t in dict.fromkeys(t for c in columns for t in c) if t not in self._known]
     if new:
-      found = np.asarray(self._model.features(new), np.float32)
+      found = np.asarray(self._model.features(new, max_length=self._max_length), np.float32)
       self._features = (np.concatenate([self._features, found]) if len(self._features) else found)
       self._known |= {t: len(self._known) + i for i, t in enumerate(new)}
     return np.array([[self._known[t] for t in row] for row in zip(*columns, strict=True)])
@@ -193,6 +196,8 @@ class TokenLearner:
     self.fingerprint = start.fingerprint
     self.max_length = min(start.max_length, max_length or start.max_length)
     self._mesh = mesh or make_mesh(MeshConfig())
+    if pairs and start.arch.token_types < 2:
+      raise UserError(f'{directory} has one token type (type_vocab_size): pairs need two')
     self._sep = separator_id(self._tokenizer) if pairs else None
     self._runner: BatchRunner | None = None
 

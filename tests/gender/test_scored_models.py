@@ -202,6 +202,10 @@ def test_features_need_no_head_that_fills():
 def test_too_long_features_are_cut_and_counted(gpt2):
   long = 'word ' * 2000
   assert gpt2.features([long]).shape[0] == 1 and gpt2.truncated == 1
+  first = gpt2._vocabulary.prompt_ids('word word')
+  np.testing.assert_array_equal(
+    gpt2.features([long], max_length=len(first)), gpt2.features(['word word']))
+  assert gpt2.truncated == 2
   with pytest.raises(UserError, match='tokens, but the model reads'):
     gpt2.log_probs([long])
 

@@ -195,6 +195,7 @@ def test_what_is_not_defined_is_none():
   assert correlation(np.arange(3.0), np.array([1.0, 0, 2]))['low'] is None
   assert correlation(np.arange(5.0), np.arange(5.0))['high'] == 1
   assert fit_line(np.ones(3), np.arange(3.0))['slope']['value'] is None
+  assert fit_line(np.full(28, 0.2), np.arange(28.0))['slope']['value'] is None  # mean: not 0.2
   assert fit_line(np.arange(2.0), np.arange(2.0))['slope']['std_error'] is None
 
 

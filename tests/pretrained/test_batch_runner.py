@@ -51,6 +51,14 @@ def test_every_text_gets_its_own_value_in_order(shape):
   np.testing.assert_array_equal(found, [[x.sum(), len(x), x.max()] for x in ids])
 
 
+def test_a_long_limit_makes_no_batch_larger_and_a_long_text_is_one():
+  run = BatchRunner(summary, jnp.int32(1), max_length=5000, mesh=mesh(1, 1), batch_tokens=128,
+                    pad_id=0)
+  assert run.rows(24) == 128 // 17
+  ids = [np.full(n, 3, np.int32) for n in (4, 700, 20, 5000)]
+  np.testing.assert_array_equal(run(ids), [[3 * len(x), len(x), 3] for x in ids])
+
+
 @pytest.mark.parametrize('longest', [1, 7, 8, 9, 100, 512])
 def test_buckets_are_few_and_waste_little(longest):
   lengths = bucket_lengths(longest)

@@ -34,7 +34,7 @@ class Known:
   def __init__(self, gender):
     self.name, self.fingerprint, self._gender = 'known', f'known {sorted(gender.items())}', gender
 
-  def features(self, texts):
+  def features(self, texts, *, max_length=None):
     rows = []
     for text in texts:
       words = text.lower().rstrip('.').replace('.', '').split()
@@ -111,7 +111,7 @@ def test_a_head_finds_the_line_that_is_there():
   weights = rng.standard_normal(5)
 
   class Table(Known):
-    def features(self, texts):
+    def features(self, texts, *, max_length=None):
       return np.array([table[t] for t in texts])
 
   texts = list(table)
