@@ -243,9 +243,9 @@ def article_by_letter(text: str) -> str:
   >>> [article_by_letter(text) for text in ('actor', '18-year-old', 'X-ray technician', 'U.S.')]
   ['an', 'an', 'an', 'a']
   """
-  if text[:1].isdigit():
-    return 'an' if re.match(r'8|1[18](?!\d)', text) else 'a'
-  if re.match(r'[A-Z](?![A-Za-z])', text):  # a letter by its name
+  if text[:1].isdigit():  # eight, eleven, eighteen; also 1800 and 11000
+    return 'an' if re.match(r'8|1[18](?:\d\d\d?)?(?!\d)', text) else 'a'
+  if re.match(r"[A-Z](?![\w'’])", text):  # a letter by its name, not "Māori" or "L’Oréal"
     return 'an' if text[0] in SPELLED_WITH_VOWEL else 'a'
   return 'an' if text[:1].lower() in ('a', 'e', 'i', 'o', 'u') else 'a'
 

@@ -24,8 +24,8 @@ LEVELS = ('error', 'warning', 'note')
 # Beginnings whose sound contradicts their letter. For capitals that are spelled out ("MP") the name
 # of the first letter counts.
 _CONSONANT_SOUND = re.compile(
-  r'uni(?!n|m|den|dea)|unanim|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]|ubi|uga|ui|uk[ru]',
-  re.IGNORECASE)
+  r'uni(?!n|m[amp]|den|dea|ss)|unanim|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]|ubi|uga|ui|'
+  r'uk[ru]', re.IGNORECASE)
 _VOWEL_SOUND = re.compile(r'hour|honest|honou?r|heir', re.IGNORECASE)
 
 

@@ -39,7 +39,8 @@ def test_a_clean_file_has_no_findings(tmp_path):
   ('baker', 'university', 'warning', 'values[0]', "perhaps be 'a university'"),
   ('baker', 'MP', 'warning', 'values[0]', "set article: an"),
   *(('baker', value, 'warning', 'values[0]', f"perhaps be 'a {value}'")
-    for value in ('Ukrainian', 'Ugandan', 'Uighur', 'ukulele player', 'ubiquitous person')),
+    for value in ('Ukrainian', 'Ugandan', 'Uighur', 'ukulele player', 'ubiquitous person',
+                  'unimodal')),
   ('baker', 'Baker', 'note', 'values[0]', 'another case'),
   ('baker', 'Cook', 'warning', 'values[2]', "'cook' differs from 'Cook' (values[0])"),
   ('baker', 'head cook', 'note', 'values[2]', "'cook' is part of 'head cook'"),
@@ -92,6 +93,18 @@ def test_rewordings_that_are_not_whole_are_refused(tmp_path, old, new, message):
   assert old in REWORDED
   with pytest.raises(UserError, match=message):
     lint(tmp_path, REWORDED.replace(old, new))
+
+
+@pytest.mark.parametrize('right', [
+  'a Māori', 'a Sámi', 'a L’Oréal buyer', 'an O’Brien', 'an 1890 veteran', 'a 1,800-metre runner',
+  'an F-16 pilot', 'a T-shirt seller', 'an unissued'])
+def test_default_articles(tmp_path, right):
+  article, value = right.split(' ', 1)
+  path = tmp_path / 'job.yaml'
+  path.write_text(CLEAN.replace('baker', f'"{value}"'), encoding='utf-8')
+  attribute = load_attribute(path)
+  assert attribute.values[0].article == article
+  assert not [f for f in lint_attribute(attribute) if 'perhaps' in f.message]
 
 
 def test_no_right_article_is_doubted(tmp_path):
