@@ -41,6 +41,7 @@ _LEFT_MEMBERS = re.compile(r'((?:\w+(?:-| @-@ ))+)$')
 _RIGHT_MEMBERS = re.compile(r'(?:(?:-| @-@ )\w+)+')
 _HYPHEN = re.compile(r'-| @-@ ')
 _SENTENCE_START = re.compile(r'(?:^|[.!?…]["\'”’)\]]*\s+|\n\s*)["\'“‘(\[]*\s*$')
+_BOTH = re.compile(r'(?:\bs/|\(s\))$', re.IGNORECASE)
 _REACH = 80
 _RELATIONS = ('in-law', 'to-be', 'elect', 'designate', 'apparent', 'presumptive', 'consort',
               'regent', 'dowager', 'in-waiting', 'at-arms', 'turned')
@@ -73,7 +74,7 @@ def reason_to_keep(text: str, start: int, end: int, *, gendered: Container[str])
   before, after = context(text, start, end, reach=_REACH)
   if word in ('MR', 'MS', 'MRS'):
     return 'abbreviation'
-  if lower == 'he' and before.lower().endswith(('s/', '(s)')):
+  if lower == 'he' and _BOTH.search(before):
     return 'both'
   if lower in _WORDS['anywhere']:
     return ''

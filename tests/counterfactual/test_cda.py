@@ -56,6 +56,7 @@ def augment(sentences, swap, sided='two', counts=None):
    "His mother tongue; a bachelor's degree; sister cities; Uncle Sam; Our Lady; in Queens; kings."),
   ('The Holy Roman Emperor and Prime Minister Sir Ian.',
    'The Holy Roman Empress and Prime Minister Madam Ian.'),
+  ('friends/he', 'friends/she'),
   ('(s)he said; S/he said; she said', '(s)he said; S/he said; he said'),
   ('Use she/her pronouns.', 'Use he/him pronouns.'),
   ('The king-elect left her quite alone.', 'The queen-elect left him quite alone.'),
