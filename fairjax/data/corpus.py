@@ -326,9 +326,13 @@ class TfdsDataset:
 def describe_files_of(
   files: Mapping[str, Sequence[str]], saved: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
   """Path, size, time and digest of the files of splits; known ones are taken from `saved`."""
-  known = {(f['path'], f['bytes'], f['mtime_ns']): f['sha256']
-           for split in saved.get('files', {}).values() for f in split}
+  known = known_digests(itertools.chain.from_iterable(saved.get('files', {}).values()))
   return {split: [describe_file(path, known) for path in paths] for split, paths in files.items()}
+
+
+def known_digests(described: Iterable[Mapping[str, Any]]) -> dict[tuple, str]:
+  """What `describe_file` said of files, as it takes it."""
+  return {(f['path'], f['bytes'], f['mtime_ns']): f['sha256'] for f in described}
 
 
 def describe_file(path: str | os.PathLike, known: Mapping[tuple, str]) -> dict[str, Any]:

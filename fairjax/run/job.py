@@ -285,7 +285,7 @@ class Job(Run):
       if not processes.is_first():
         processes.share()  # waits until the first has made everything
       if vocabulary is None and config.pretrained.model:
-        vocabulary = published_vocabulary(config)
+        vocabulary = published_vocabulary(config, self.workdir)
       found = prepare_data(
         config, folder, attribute=self.attribute, vocabulary=vocabulary, log=self.log)
       if processes.is_first():

@@ -4,16 +4,15 @@
 """
 
 import dataclasses
-import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairjax import processes
 from fairjax.config import Config
-from fairjax.data.corpus import describe_file
+from fairjax.data.corpus import describe_file, known_digests
 from fairjax.errors import UserError
-from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.files import json_sha256, read_sealed_json, write_sealed_json
 from fairjax.run.workdir import vocabulary_folder
 from fairjax.vocabulary import Vocabulary
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
   from fairjax.pretrained.checkpoint import ModelFiles
 
 FILE = 'pretrained.json'
+_AGAIN = 'delete it and run again'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,27 +46,14 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   """The published model of a run; its files are read the first time."""
   from fairjax.model.decoder import DecoderConfig
   path = vocabulary_folder(config, workdir).parent.parent / FILE
-  again = 'delete it and run again'
   if processes.is_first() and not path.exists():
     write_sealed_json(path, _describe(config.pretrained.model))
-  elif processes.is_first():
-    _refuse_changed(read_sealed_json(path, again=again).get('files', ()), workdir)
   processes.share()
-  saved = read_sealed_json(path, again=again)
+  saved = read_sealed_json(path, again=_AGAIN)
   sizes: dict[str, Any] = {
     k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()}
   return PublishedModel(config.pretrained.model, run_decoder(config, DecoderConfig(**sizes)),
                         saved['digest'])
-
-
-def _refuse_changed(files: Iterable[Mapping[str, Any]], workdir: pathlib.Path) -> None:
-  """Raises `UserError` if one of the files that a run began with is another now."""
-  for file in files:  # one that is gone is only needed to train
-    if os.path.exists(file['path']):
-      known = {(file['path'], file['bytes'], file['mtime_ns']): file['sha256']}
-      if describe_file(file['path'], known)['sha256'] != file['sha256']:
-        raise UserError(f'{file["path"]} has changed since {workdir} began with it: restore it, or '
-                        'use another --workdir')
 
 
 def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
@@ -90,9 +77,16 @@ def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
   return sizes
 
 
-def published_vocabulary(config: Config) -> Vocabulary:
-  """The tokenizer of the published model of a run."""
-  return _open(config.pretrained.model).vocabulary(chat=config.pretrained.chat)
+def published_vocabulary(config: Config, workdir: pathlib.Path) -> Vocabulary:
+  """The tokenizer of the published model of a run, whose files must be those that it began with."""
+  source, path = config.pretrained.model, vocabulary_folder(config, workdir).parent.parent / FILE
+  files = _open(source)
+  if processes.is_first() and path.exists():
+    saved = read_sealed_json(path, again=_AGAIN)
+    if saved['digest'] != files_digest(files, known_digests(saved.get('files', ()))):
+      raise UserError(f'{source} has changed since {path.parent} began with it (its config.json or '
+                      'weights): restore it, or use another --workdir')
+  return files.vocabulary(chat=config.pretrained.chat)
 
 
 def _open(source: str) -> 'ModelFiles':
@@ -107,17 +101,11 @@ def _describe(source: str) -> dict[str, Any]:
   """What a run keeps of a model's files."""
   files = _open(source)
   found = [describe_file(path, {}) for path in files.weights]
-  own = files.directory / 'config.json'
   return {'source': source, 'config': dataclasses.asdict(files.decoder),
-          'digest': _digest(files, (file['sha256'] for file in found)),
-          'files': found + ([describe_file(own, {})] if own.is_file() else [])}
+          'digest': files_digest(files, known_digests(found)), 'files': found}
 
 
-def files_digest(files: 'ModelFiles') -> str:
-  """SHA-256 (hex) of a model's configuration and weights."""
-  return _digest(files, map(file_sha256, files.weights))
-
-
-def _digest(files: 'ModelFiles', weights: Iterable[str]) -> str:
+def files_digest(files: 'ModelFiles', known: Mapping[tuple, str]) -> str:
+  """SHA-256 (hex) of a model's configuration and weights; `known`: see `describe_file`."""
   return json_sha256([files.config, *(
-    [path.name, digest] for path, digest in zip(files.weights, weights, strict=True))])
+    [path.name, describe_file(path, known)['sha256']] for path in files.weights)])
