@@ -513,7 +513,7 @@ def run(
   """
   from fairjax.run.job import Job
   from fairjax.run.workdir import check_devices
-  loaded = load_config(config, {name: str(value) for name, value in (fields or {}).items()})
+  loaded = load_config(config, {name: _override(value) for name, value in (fields or {}).items()})
   check_devices(loaded, pathlib.Path(workdir), until=None)
   job = Job(loaded, workdir, log=log)
   job.run()
@@ -547,11 +547,20 @@ def debias(
   Raises:
     UserError: what is wrong with a file, a field or the model.
   """
-  texts = [train] if isinstance(train, str | os.PathLike) else train
+  texts = [train] if isinstance(train, str | os.PathLike) else list(train)
+  if not texts:
+    raise UserError('train names no file: give text files with a document in each line')
   quoted = {'model': _quoted(model), 'train': '+'.join(map(_quoted, texts)),
             'attribute': _quoted(attribute), 'lora': lora, 'seed': seed, 'chips': chips}
   return run('pretrained:' + ','.join(f'{name}={value}' for name, value in quoted.items()),
              workdir=workdir, fields=fields, log=log)
+
+
+def _override(value: Any) -> str:
+  """The value of a field as the command line takes it."""
+  if isinstance(value, list | tuple):
+    value = [os.fspath(v) if isinstance(v, os.PathLike) else v for v in value]
+  return str(value)
 
 
 def _quoted(path: Path) -> str:

@@ -67,6 +67,8 @@ def parse_arg(arg: str, **defaults: Any) -> types.SimpleNamespace:
         raise UserError(f"config argument '{key}' needs a value: {key}=...")
       values[key] = True
     elif isinstance(default, tuple):
+      if not text:
+        raise UserError(f"config argument '{key}' is empty: name a file, or leave it out")
       values[key] = (values[key] if key in given else ()) + _elements(text, '+')
     else:
       values[key] = _parse(_unquoted(text), type(default), f"config argument '{key}'")
@@ -270,7 +272,7 @@ def _parse(text: str, kind: Any, what: str) -> Any:
     if kind in (int, float):  # as Python writes them: .5, 1_000, spaces around
       return kind(text)
     element = typing.get_args(kind)[0]
-    if text[:1] not in '([':
+    if text[:1] not in '([' or element is str and os.path.exists(text):
       parts = _elements(text, ',') if element is str else _split(text, ',')
       return tuple(_parse(v, element, what) for v in parts)
     return _coerce(ast.literal_eval(text), kind, what)

@@ -202,6 +202,8 @@ def test_parse_arg_types():
   assert vars(parse_arg('a=1+2,b', a=(), b=False, c=3)) == {'a': ('1', '2'), 'b': True, 'c': 3}
   with pytest.raises(UserError, match='needs a value'):
     parse_arg('c', c=3)
+  with pytest.raises(UserError, match='is empty'):
+    parse_arg('a=', a=())
 
 
 def write_config(folder, lines):

@@ -1,7 +1,7 @@
 """What works on a workdir: `run`, `step` train, score, data, `models` import, export, select."""
 
 import argparse
-import os
+import pathlib
 from typing import TYPE_CHECKING
 
 from fairjax import processes
@@ -16,7 +16,7 @@ from fairjax.cli.verb import (
   start_run,
 )
 from fairjax.config import STAGES, Config
-from fairjax.config_io import load_config
+from fairjax.config_io import from_dict, load_config, read_config_json
 from fairjax.errors import UserError
 from fairjax.progress import without_native_lines
 
@@ -104,7 +104,11 @@ def _check_data(options: argparse.Namespace) -> int:
     config = load_config(options.config, options.overrides)
     parts['documents'] = check_sources(config, load_attribute(config.attribute))
   if options.workdir:
-    parts['prepared'] = check_prepared(os.path.join(options.workdir, 'data'))
+    from fairjax.run.workdir import data_folder
+    folder, saved = pathlib.Path(options.workdir), pathlib.Path(options.workdir, 'config.json')
+    parts['prepared'] = check_prepared(
+      data_folder(from_dict(read_config_json(saved)), folder) if saved.is_file()
+      else folder / 'data')
   if options.seqio_cache:
     parts['seqio_cache'] = check_cache(options.seqio_cache)
   problems = sum(len(found.problems) for found in parts.values())

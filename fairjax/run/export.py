@@ -377,7 +377,8 @@ def export_folder(
     with atomic_folder(output) as folder:
       save_file(tensors, folder / WEIGHTS)
       vocabulary.save(folder / VOCABULARY)
-      write_json(folder / CONFIG, {'config': to_dict(job.config), 'versions': installed_versions(),
+      own = dataclasses.replace(job.config, step1_from='')  # it holds all of its model
+      write_json(folder / CONFIG, {'config': to_dict(own), 'versions': installed_versions(),
                                    'export': metadata})
       text = model_card(
         front, done, title=f'{job.config.name}: {model}',
@@ -431,7 +432,7 @@ def export_published(
   front = front_matter(
     rows, languages=languages, license=license, datasets=datasets,
     library='peft' if adapter else 'transformers', base=_hub_name(source))
-  if processes.share(processes.is_first() and files_digest(files) != job.published.digest):
+  if processes.share(processes.is_first() and files_digest(files, {}) != job.published.digest):
     raise UserError(f'{source} is not the model that {job.workdir} began with: its config.json or '
                     'weights have changed; put the old ones back')
   params = job.adapters(found) if adapter else job.params(found)

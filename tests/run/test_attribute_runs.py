@@ -130,6 +130,10 @@ def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, ca
   assert [p.name for p in (third / 'debias').iterdir()] == ['country-embedding-3']
   assert card(third / 'debias/country-embedding-3')['identity']['parent'] == (
     card(country / 'lm')['digest'])
+  out = tmp_path / 'out'
+  assert main([*arguments('models export', text, third, **changes),
+               '--model=country-embedding-3', f'--output={out}']) == 0
+  assert json.loads((out / 'config.json').read_text())['config']['step1_from'] == ''  # it has all
   run = open_run(third)
   assert run.metadata(run.find_model('baseline'))['digest'] == card(country / 'lm')['digest']
   for wrong, words in (

@@ -98,6 +98,10 @@ def test_the_same_command_continues_and_a_finished_run_is_left_alone(workdir, tm
   assert run(folder, 2, seed=5) == 2
 
 
+def test_the_data_of_another_seed_are_those_of_the_first(workdir):
+  assert main(['step', 'check-data', f'--workdir={workdir[0] / "seeds" / "6"}']) == 0
+
+
 def test_a_run_that_takes_step_1_from_another_is_refused(workdir, tmp_path, capsys):
   assert run(tmp_path / 'other', 2, seed=5, step1_from=workdir[0]) == 2
   assert 'repeats step 1 too' in capsys.readouterr().err
