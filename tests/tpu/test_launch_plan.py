@@ -365,7 +365,8 @@ def test_points_with_another_step_1_train_their_own():
 
 @pytest.mark.parametrize(('command', 'points', 'named'), [
   (('run', '--workdir=x'), [], 'no points'), (('run',), [{'seed': 1}], '--workdir=DIR'),
-  (('run', '--workdir=x'), [{'seed': 1}, {'seed': 1}], 'name')])
+  (('run', '--workdir=x'), [{'seed': 1}, {'seed': 1}], 'name'),
+  (('run', '--workdir=x', '--config.seed=3'), [{'seed': 1}], '--config.seed is what')])
 def test_sweeps_that_cannot_be(command, points, named):
   with pytest.raises(UserError, match=named):
     expand_sweep(command, points)

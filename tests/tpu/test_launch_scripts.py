@@ -195,8 +195,9 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   assert 'starting again' not in log.read_text()
   # Stopped in the pause before it would start again.
   env['FAIRJAX_RESTART_SECONDS'] = '60'
-  worker('start', 'job', '5', 'bash', '-c', 'exit 42')
+  worker('start', 'job', '5', 'bash', '-c', 'echo run >>runs; exit 42')
   while 'starting again' not in log.read_text() and time.monotonic() < end:
     time.sleep(0.05)
   worker('stop', 'job')
   assert worker('status', 'job').split()[2:] == ['exited', '42']
+  assert (code / 'runs').read_text() == 'run\n'

@@ -416,7 +416,6 @@ class WatchedSlice:
     """The code of the command, or None if the slice was lost."""
     try:
       if any(state == 'running' for state, _ in self._workers(spec, tries=1).values()):
-        self.may_run = True
         self._executor.log('the command is running already')
       else:
         for step in ship(spec):
