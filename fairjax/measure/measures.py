@@ -97,9 +97,9 @@ def measure_generations(
   """
   if not scorers:
     raise UserError('at least one scorer is needed')
-  if permutations < 1 or seed < 0:
-    raise UserError(f'permutations must be at least 1, not {permutations}, and the seed at least '
-                    f'0, not {seed}')
+  for name, value, least in (('permutations', permutations, 1), ('seed', seed, 0)):
+    if value < least:
+      raise UserError(f'{name} must be at least {least}, not {value}')
   check_scorers(scorers)
   attribute, covered = generations.attribute, generations.attribute_templates()
   texts = generations.texts(scored)

@@ -206,6 +206,8 @@ def test_permutations_are_counted_from_one(files):
   attribute = load_attribute(str(files / 'colour.yaml'))
   with pytest.raises(UserError, match='permutations must be at least 1, not 0'):
     measure_records(colour_records(attribute), attribute, [SCORER], permutations=0)
+  with pytest.raises(UserError, match='seed must be at least 0, not -1'):
+    measure_records(colour_records(attribute), attribute, [SCORER], seed=-1)
 
 
 def test_perplexity_units():
