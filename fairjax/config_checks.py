@@ -163,8 +163,9 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
     yield from _failed((p == PretrainedConfig(), 'pretrained.h_bar, lora and chat need '
                         'pretrained.model; a Transformer-XL has model.h_bar_final_norm'))
     return
+  default = Config()
   changed = [name for name in _NOT_OF_PRETRAINED
-             if operator.attrgetter(name)(config) != operator.attrgetter(name)(Config())]
+             if operator.attrgetter(name)(config) != operator.attrgetter(name)(default)]
   dropping = [v for v in config.debias.variants if v.startswith('dropout')]
   yield from _failed(
     (re.fullmatch('raw|normed|layer:[1-9][0-9]*', p.h_bar),

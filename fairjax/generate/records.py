@@ -311,8 +311,9 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 
 def _with_scores(record: Any, where: str) -> Any:
   """The record with the columns `scores.NAME` among its scores."""
-  for name in [n for n in record if str(n).startswith('scores.')] if isinstance(
-      record, dict) else ():
+  if not isinstance(record, dict):
+    return record
+  for name in [n for n in record if str(n).startswith('scores.')]:
     if (value := record.pop(name)) is not None:
       try:
         record['scores'] = {**(record.get('scores') or {}),

@@ -169,31 +169,27 @@ class Generations:
     """
     prompts = self.sample_scores(scores, numbered=numbered)
     others = self.reworded.sample_scores(reworded, numbered=numbered)
+    together = prompts.sample_ids is not None and others.sample_ids is not None
+    found: list[tuple[np.ndarray, ...]] = []  # [M A][1 + K], the prompt first
+    ids: list[tuple[np.ndarray, ...]] = []
+    for m, rewordings in enumerate(self.rewordings):
+      def cells(one, other, m=m, rewordings=rewordings):
+        return list(zip(one[m], *(other[t] for t in rewordings), strict=True))
 
-    def arms(one, other):  # [M][1 + K][A], prompts first
-      return [[one[m], *(other[t] for t in rewordings)]
-              for m, rewordings in enumerate(self.rewordings)]
-
-    def shared(columns):
-      return [[tuple(x[k] for x, k in zip(row, keep, strict=True))
-               for row, keep in zip(rows, keeps, strict=True)]
-              for rows, keeps in zip(columns, kept, strict=True)]
-
-    found = arms(prompts.scores, others.scores)
-    numbers = (arms(prompts.sample_ids, others.sample_ids)
-               if prompts.sample_ids and others.sample_ids else
-               [[[np.arange(x.size) for x in row] for row in rows] for rows in found])
-    kept = [_shared_numbers(rows) for rows in numbers]
-    found, numbers = shared(found), shared(numbers)
+      scored = cells(prompts.scores, others.scores)
+      numbers = (cells(prompts.sample_ids, others.sample_ids) if together else
+                 [[np.arange(x.size) for x in row] for row in scored])
+      for row, own, keep in zip(scored, numbers, _shared_numbers(numbers), strict=True):
+        found.append(tuple(x[k] for x, k in zip(row, keep, strict=True)))
+        ids.append(tuple(x[k] for x, k in zip(own, keep, strict=True)))
     names = ('prompt', *(f'rewording {k}' for k in range(1, 1 + len(self.rewordings[0]))))
     phrasings = SampleScores(
-      values=names, subgroups=names, templates=tuple(
-        f'{template}, {value}' for template in self.templates for value in prompts.values),
-      scores=tuple(cell for rows in found for cell in zip(*rows, strict=True)),
-      sample_ids=prompts.sample_ids and others.sample_ids and tuple(
-        cell for rows in numbers for cell in zip(*rows, strict=True)))
-    return dataclasses.replace(
-      prompts, scores=tuple(rows[0] for rows in found), sample_ids=None), phrasings
+      values=names, subgroups=names, scores=tuple(found),
+      templates=tuple(f'{t}, {value}' for t in self.templates for value in prompts.values),
+      sample_ids=tuple(ids) if together else None)
+    values, own = len(prompts.values), [row[0] for row in found]
+    return dataclasses.replace(prompts, sample_ids=None, scores=tuple(
+      tuple(own[i:i + values]) for i in range(0, len(own), values))), phrasings
 
   def first_samples(self, samples: int) -> 'Generations':
     """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.

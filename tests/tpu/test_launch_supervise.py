@@ -137,6 +137,15 @@ def test_delete_when_done_leaves_nothing_and_says_nothing_is_left(cloud):
   assert 'still there' not in cloud.log()
 
 
+def test_a_slice_whose_workers_do_not_answer_is_not_deleted(cloud):
+  cloud.world([['ACTIVE']], hosts=('w-0',))
+  assert cloud.launch('up') == 0
+  saved = cloud.folder / 'state.json'
+  saved.write_text(json.dumps(json.loads(saved.read_text()) | {'flakes': 100}))
+  assert cloud.launch(delete_after=True) in (1, 42)
+  assert 'delete' not in cloud.verbs() and 'not deleted: a command may still' in cloud.log()
+
+
 def test_a_worker_starts_again_after_42_and_lost_peers_but_never_after_2(cloud):
   cloud.world([['ACTIVE']], codes=('42 134 0', '2 0'))
   assert cloud.launch() == 2

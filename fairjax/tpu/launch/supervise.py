@@ -321,6 +321,7 @@ class WatchedSlice:
     self._spec, self._executor, self._clock = spec, executor, clock
     self._recreated = 0
     self._asked = False  # whether something may be in the cloud
+    self._made = False  # the slice, in this process
     self.may_run = False  # a command of ours or of others, as far as is known
     self.title = (f'queued resource {spec.job} ({spec.slices} x {spec.slice.accelerator_type}) in '
                   f'{spec.zone}')
@@ -347,6 +348,7 @@ class WatchedSlice:
       if state.kind == ABSENT:
         self._asked = True  # from here on: a create that fails may have created something
         self._executor.run(create(self._spec))
+        self._made = True
         begun = self._clock()
       elif state.kind == DEAD:
         if state.quota:
@@ -415,7 +417,10 @@ class WatchedSlice:
   def _try(self, spec: LaunchSpec, *, detach: bool) -> int | None:
     """The code of the command, or None if the slice was lost."""
     try:
-      if any(state == 'running' for state, _ in self._workers(spec, tries=1).values()):
+      found = self._workers(spec, tries=1)
+      # Workers of a slice that was there before may run something although they do not answer.
+      self.may_run = not found and not self._made
+      if any(state == 'running' for state, _ in found.values()):
         self._executor.log('the command is running already')
       else:
         for step in ship(spec):
