@@ -24,6 +24,11 @@ class Preempted(Exception):
   """The work was interrupted and saved; the same command continues it (exit code 42)."""
 
 
+def first_line(error: BaseException) -> str:
+  """The first line of an error's message, or its type where it has none."""
+  return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '') -> UserError:
   """The error for a name that is not one of `known`; suggests the nearest one.
 

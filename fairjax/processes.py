@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fairjax.errors import UserError
+from fairjax.errors import UserError, first_line
 
 if TYPE_CHECKING:
   from multiprocessing.connection import Connection
@@ -192,7 +192,7 @@ def start(spec: str) -> None:
         'where one process works alone, or say all three: --distributed=HOST:PORT,COUNT,INDEX'
       ) from None
     raise UserError(f'--distributed={spec}: the processes do not find each other '
-                    f'({str(e).splitlines()[0]}): start the same command on every machine') from e
+                    f'({first_line(e)}): start the same command on every machine') from e
   _group = _Group(jax.process_index(), jax.process_count(),
                   _own_address() if spec == 'auto' else _ip_address(spec.rpartition(':')[0]))
   _started = True

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError, first_line, unknown_name
 from fairjax.inputs import (
   decode,
   is_whole,
@@ -162,9 +162,8 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
         whole, page_checksum_verification=True) as opened:
       yield opened
   except (pa.ArrowException, OSError) as e:
-    words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-    raise UserError(f'{path}: cannot be read as Parquet ({words}): copy the file again, or make it '
-                    'anew') from None
+    raise UserError(f'{path}: cannot be read as Parquet ({first_line(e)}): copy the file '
+                    'again, or make it anew') from None
 
 
 def parquet_texts(

@@ -35,7 +35,7 @@ import numpy as np
 import yaml
 
 from fairjax.counterfactual.word_forms import normal_form
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError, first_line, unknown_name
 from fairjax.files import json_sha256
 from fairjax.inputs import read_text
 
@@ -299,7 +299,7 @@ class _Reader:
     except (yaml.YAMLError, ValueError) as e:
       mark = getattr(e, 'problem_mark', None)
       line = f':{mark.line + 1}' if mark else ''
-      problem = getattr(e, 'problem', None) or str(e).splitlines()[0]
+      problem = getattr(e, 'problem', None) or first_line(e)
       raise UserError(f'{path}{line}: not valid YAML: {problem}') from None
     if not isinstance(self.content, dict):
       raise UserError(f'{path}: the file must hold fields, one "name: value" a line')

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fairjax.errors import UserError
+from fairjax.errors import UserError, first_line
 from fairjax.tables import arrow, open_parquet
 
 ROW_GROUP = 20_000  # records that are in memory at a time
@@ -97,9 +97,8 @@ def _read(batches: Iterable[Any], schema: Any, where: str, counts: collections.C
   except (ValueError, RecursionError) as e:  # of JSON, dates
     if isinstance(e, UserError | pa.ArrowException):
       raise
-    words = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-    raise UserError(f'{where}row {number + 1} or later: cannot be read ({words}): copy the data '
-                    'again, or make them anew') from None
+    raise UserError(f'{where}row {number + 1} or later: cannot be read ({first_line(e)}): copy '
+                    'the data again, or make them anew') from None
 
 
 def _record(row: Mapping[str, Any]) -> dict[str, Any]:

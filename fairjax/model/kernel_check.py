@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.config import ModelConfig
+from fairjax.errors import first_line
 from fairjax.model.attention import attention_in_blocks, branch_attention
 from fairjax.model.attention_kernel import (
   attention_with_branches,
@@ -38,7 +39,7 @@ def kernel_fault(
     worst = np.max([_difference(config, laid_out, options)
                     for laid_out in ((0, 0), *([branches] if joint else []))])
   except Exception as e:  # of the compiler, Mosaic and the device: many types
-    return f'it does not run: {type(e).__name__}: {str(e).strip().splitlines()[0][:200]}'
+    return f'it does not run: {type(e).__name__}: {first_line(e)[:200]}'
   if not worst <= TOLERANCE:  # nor NaN
     return f'it differs from blocks by {worst:.2g} of the largest value, at most {TOLERANCE:g}'
   return ''

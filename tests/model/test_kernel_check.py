@@ -41,6 +41,12 @@ def test_a_kernel_that_is_broken_in_branches_alone_differs(monkeypatch):
   assert _fault() == '' and 'differs from blocks by nan' in _fault((4, 2))
 
 
-def test_a_kernel_that_does_not_compile_is_one_line():
+def test_a_kernel_that_does_not_compile_is_one_line(monkeypatch):
   found = kernel_check.kernel_fault(SIZES)  # no TPU here
   assert found.startswith('it does not run: ') and '\n' not in found
+
+  def silent(*_, **__):
+    raise AssertionError  # without a message, as compilers do
+
+  monkeypatch.setattr(kernel_check, 'fused_attention', silent)
+  assert kernel_check.kernel_fault(SIZES).startswith('it does not run: AssertionError')
