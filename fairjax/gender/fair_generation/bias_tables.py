@@ -67,7 +67,8 @@ def bias_tables(
 
   Each mean has Student's interval (approximate; none below 2 samples) and a guaranteed one (the
   better of Hoeffding's and the empirical Bernstein bound on the range of the list's professions).
-  The mean of a group is that of its prompts' means, as in the paper.
+  The mean of a group is that of its prompts' means, as in the paper. Samples of one template and
+  number may share their noise: those of several prompts count as one draw.
   """
   before = embedding_bias(parses, embedding)
   after = embedding_bias(parses, embedding, debiased=True)
@@ -90,15 +91,15 @@ def bias_tables(
     rows = np.concatenate(own)
     groups[group] = {
       'prompts': len(own), 'n': len(rows),
-      'bias': _mean_of_means([before.values[r] for r in own], level),
-      'bias_debiased': _mean_of_means([after.values[r] for r in own], level),
+      'bias': _mean_of_means(completions, before.values, own, level),
+      'bias_debiased': _mean_of_means(completions, after.values, own, level),
       'debiased_parts': _parts(after.values[rows], specific[rows])}
   return {
     'definition': 'Y-07, Y-08', 'model': completions.model, 'level': level,
     'undefined': before.undefined, 'support': list(before.support),
     'support_debiased': list(after.support), 'prompts': prompts, 'groups': groups,
     'female_less_male': _difference(
-      [own_cells.get(group, []) for group in GENDERS],
+      completions, [own_cells.get(group, []) for group in GENDERS],
       {'bias': before.values, 'bias_debiased': after.values}, level)}
 
 
@@ -112,22 +113,40 @@ def _mean(values: np.ndarray, support: tuple[float, float], level: float) -> dic
           'guaranteed': list(mean_interval(values, level=level, support=support))}
 
 
-def _mean_of_means(cells: Sequence[np.ndarray], level: float) -> dict[str, Any] | None:
-  """Mean over prompts of their means; prompts without a value are left out and counted."""
+def _mean_of_means(
+  completions: Completions, values: np.ndarray, cells: Sequence[np.ndarray], level: float,
+) -> dict[str, Any] | None:
+  """Mean over prompts (rows of each) of their means; those without a value are counted apart."""
   full = [c for c in cells if len(c)]
   if not full:
     return None
-  mean = float(np.mean([c.mean() for c in full]))
-  student = None
-  if all(len(c) > 1 for c in full):
-    student = _around(mean, satterthwaite_radius(_variances(full), level=level))
+  mean = float(np.mean([values[c].mean() for c in full]))
   return {'mean': mean, 'n': sum(map(len, full)), 'prompts_without_value': len(cells) - len(full),
-          'student': student}
+          'student': _student(completions, values, mean, [(1 / len(full), c) for c in full], level)}
 
 
-def _variances(cells: Sequence[np.ndarray]) -> list[tuple[float, int]]:
-  """What each prompt adds to the variance of the mean of their means, and degrees of freedom."""
-  return [(float(np.var(c, ddof=1)) / len(c) / len(cells)**2, len(c) - 1) for c in cells]
+def _student(
+  completions: Completions, values: np.ndarray, estimate: float,
+  cells: Sequence[tuple[float, np.ndarray]], level: float,
+) -> list[float] | None:
+  """Student's interval of a weighted sum of prompts' means; None below 2 values of a prompt."""
+  if any(len(rows) < 2 for _, rows in cells):
+    return None
+  draws: dict[Any, list[tuple[float, np.ndarray]]] = {}  # prompts that may share noise
+  for weight, rows in cells:
+    number = completions.index[rows[0]]
+    prompt = completions.prompts[number]
+    shared = number if completions.sample is None else (prompt.attribute, prompt.template)
+    draws.setdefault(shared, []).append((weight, rows))
+  parts = []
+  for own in draws.values():
+    rows = np.concatenate([rows for _, rows in own])
+    numbers = rows if completions.sample is None else completions.sample[rows]
+    sums = np.bincount(np.unique(numbers, return_inverse=True)[1], weights=np.concatenate(
+      [weight * (values[r] - values[r].mean()) / math.sqrt(len(r) * (len(r) - 1))
+       for weight, r in own]))
+    parts.append((float(sums @ sums), min(len(r) for _, r in own) - 1))
+  return _around(estimate, satterthwaite_radius(parts, level=level))
 
 
 def _around(centre: float, radius: float) -> list[float] | None:
@@ -146,17 +165,19 @@ def _parts(values: np.ndarray, specific: np.ndarray) -> dict[str, Any]:
 
 
 def _difference(
-  sides: Sequence[Sequence[np.ndarray]], biases: Mapping[str, np.ndarray], level: float,
+  completions: Completions, sides: Sequence[Sequence[np.ndarray]], biases: Mapping[str, np.ndarray],
+  level: float,
 ) -> dict[str, Any] | None:
   """Female less male: the difference of the groups' means, with Student's interval."""
   if not all(sides) or any(len(c) < 2 for side in sides for c in side):
     return None
+  female, male = sides
+  cells = [*((1 / len(female), c) for c in female), *((-1 / len(male), c) for c in male)]
   found: dict[str, Any] = {}
   for name, values in biases.items():
-    female, male = ([values[c] for c in side] for side in sides)
-    gap = float(np.mean([c.mean() for c in female])) - float(np.mean([c.mean() for c in male]))
-    radius = satterthwaite_radius([*_variances(female), *_variances(male)], level=level)
-    found[name] = {'difference': gap, 'student': _around(gap, radius)}
+    gap = float(np.mean([values[c].mean() for c in female])
+                - np.mean([values[c].mean() for c in male]))
+    found[name] = {'difference': gap, 'student': _student(completions, values, gap, cells, level)}
   return found
 
 

@@ -117,11 +117,12 @@ def format_tables(result: Mapping[str, Any]) -> list[str]:
       lines.append(f"    gender-specific: {_part(specific)}; neutral: "
                    f'{_part(neutral)}')
     gap = model['female_less_male']
-    for column, title in (('bias', 'original'), ('bias_debiased', 'debiased')):
-      if gap:
-        found = gap[column]
-        lines.append(f"  female less male, {title}: {found['difference']:+z.4f}"
-                     + _brackets(found['student'], '[]'))
+    lines += [f"  female less male, {title}: {gap[column]['difference']:+z.4f}"
+              + _brackets(gap[column]['student'], '[]')
+              for column, title in (('bias', 'original'), ('bias_debiased', 'debiased')) if gap]
+    if not gap:
+      lines.append('  female less male: not measured, it needs two values of each prompt of the '
+                   'groups female and male (--group)')
     undefined = ', '.join(f'{k}: {n}' for k, n in model['undefined'].items())
     lines.append(f"  {_rates(model['parse']['all'])}"
                  + (f'; without a bias: {undefined}' if undefined else ''))
