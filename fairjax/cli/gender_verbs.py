@@ -17,6 +17,7 @@ from fairjax.cli.options import (
   not_negative,
   place_of,
   positive,
+  refuse,
   require,
 )
 from fairjax.cli.verb import Command, log_line, print_result, records_reader
@@ -39,6 +40,8 @@ def make_swap(options: argparse.Namespace, part: str, *, neutral: bool = False) 
   from fairjax.counterfactual import GenderSwap, read_names, read_word_pairs
   if len(options.pairs) > 2:
     raise UserError('--pairs is one file of pairs, or a file of male and one of female words')
+  if not options.names:
+    refuse(options, 'name-gender', 'letters', 'least-count', why='belongs to --names')
   pairs = None if options.pairs == ['none'] else read_word_pairs(*options.pairs)
   names = read_names(options.names, least_count=options.least_count) if options.names else None
   for place in pairs.turned if pairs else ():
@@ -165,13 +168,17 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _correlations(options: argparse.Namespace) -> None:
+  from fairjax.gender.scored_models import is_encoder
   from fairjax.gender.suite import Settings, measure_correlations, table
+  from fairjax.gender.winogender import templates_file
   if options.winogender and not options.professions:
-    options.professions = str(pathlib.Path(options.winogender) / 'occupations-stats.tsv')
+    options.professions = str(templates_file(options.winogender).with_name('occupations-stats.tsv'))
   metrics = _metrics(options)
   settings = Settings(**field_values(options, Settings) | {
     'metrics': metrics, 'persons': _persons(options) if 'disco' in metrics else (),
     'infill': not options.no_infill})
+  for spec in options.model if metrics != ('recorded',) else ():
+    is_encoder(spec.partition('@')[0])  # what is no model is found before the first is measured
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
   print_result(options, found, lambda found: table(found['found']))
 
@@ -186,6 +193,10 @@ def _metrics(options: argparse.Namespace) -> tuple[str, ...]:
     if metric not in _NEEDS:
       raise unknown_name('metric', metric, _NEEDS)
     require(options, f'metric {metric}', *_NEEDS[metric])
+    for name in (*_NEEDS[metric], 'professions'):  # found before the metrics that come first
+      path = getattr(options, name)
+      if path not in (None, '-') and not pathlib.Path(path).exists():
+        raise UserError(f'--{name}={path}: there is no such file or folder')
   if not chosen:
     raise UserError(f"--metrics is empty: give some of {', '.join(_NEEDS)}")
   return chosen
@@ -398,8 +409,9 @@ def _test(options: argparse.Namespace) -> None:
     make_biases,
   )
   from fairjax.gender.fair_generation.summaries import format_test
-  if options.embeddings and not set(options.bias) & set(EMBEDDING_BIASES):
-    raise UserError('--embeddings is for --bias=embedding or --bias=embedding-debiased')
+  if not set(options.bias) & set(EMBEDDING_BIASES):
+    refuse(options, 'embeddings', 'pairs', 'equalize', 'gender-specific', 'multi-word',
+           why='is for --bias=embedding or --bias=embedding-debiased')
   coupled = not options.independent
   test = FairnessTest(**field_values(options, FairnessTest) | {
     'method': options.bound, 'coupled': coupled})

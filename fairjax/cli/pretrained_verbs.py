@@ -19,6 +19,7 @@ from fairjax.cli.options import (
   not_negative,
   place_of,
   positive,
+  refuse,
 )
 from fairjax.cli.verb import Command, join_processes, log_line, print_result
 from fairjax.config import FILE_SOURCES, MeshConfig, TrainConfig
@@ -39,7 +40,10 @@ def _add_sizes(group: argparse._ActionsContainer) -> None:
                 ('heads', 4, 'of a new model'))
 
 
-def _check_heads(options: argparse.Namespace) -> None:
+def _check_sizes(options: argparse.Namespace, *more: str) -> None:
+  if options.init:
+    refuse(options, 'layers', 'dim', 'heads', 'vocab-size', *more,
+           why='is of a new model, and --init has its own')
   if options.dim % options.heads:
     raise UserError(f'--heads={options.heads} does not divide --dim={options.dim}')
 
@@ -148,7 +152,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _check_train(options: argparse.Namespace) -> None:
   """Raises `UserError` for options that exclude each other."""
-  _check_heads(options)
+  _check_sizes(options, 'kind', 'embedding-dim')
   if not options.mesh_data:
     raise UserError('--mesh.data=0 is no number of parts')
   if (options.warmup_steps or 0) > options.steps:
@@ -156,8 +160,8 @@ def _check_train(options: argparse.Namespace) -> None:
                     f'--steps={options.steps}')
   if options.embedding_dim and options.kind != 'albert':
     raise UserError('--embedding-dim belongs to --kind=albert')
-  if not options.cda and (options.pairs or options.names):
-    raise UserError('--pairs and --names belong to --cda=one or --cda=two')
+  if not options.cda:
+    refuse(options, *SWAP, why='belongs to --cda=one or --cda=two')
 
 
 def _pronouns(options: argparse.Namespace) -> None:
@@ -235,7 +239,7 @@ def _evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 def _fit_classifier(options: argparse.Namespace) -> None:
   from fairjax.pretrained.classifier import Settings, read_training, start_model, train_classifier
-  _check_heads(options)
+  _check_sizes(options, 'max-length')
   data, dev = read_training(options.data, options.dev, classes=options.classes,
                             phrases=options.phrases, seed=options.seed, log=log_line)
   sizes = {name: getattr(options, name)

@@ -71,10 +71,13 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   """
   path = pathlib.Path(path)
   if path.is_dir():
-    rows = []
+    rows, read = [], dict[str, str]()
     for file in sorted(p for p in path.iterdir() if p.name.endswith(_SUFFIXES)):
       split = _SPLIT_NAMES.get(file.name.partition('.')[0].lower())
       if split is not None:
+        plain = file.name.removesuffix(next(s for s in _SUFFIXES if file.name.endswith(s)))
+        if read.setdefault(plain, file.name) != file.name:
+          raise UserError(f'{path} holds {read[plain]} and {file.name}: keep one')
         rows += [row | {'split': split} for row in _read(file)]
     if not rows:
       raise UserError(f'{path} holds no train and test file ({", ".join(_SUFFIXES)})')
@@ -116,7 +119,9 @@ def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
   if gender is None:
     raise UserError(f"{where}: gender {row.get('gender')!r} is not one of F, M, female, male, 1 "
                     '(female), 0 (male), which is what the measure knows')
-  text = str(_field(row, _TEXT, where))
+  text = _field(row, _TEXT, where)
+  if not isinstance(text, str) or not isinstance(profession, str | int):
+    raise UserError(f'{where}: profession and text are no texts ({_FORM})')
   if _first(row, _TEXT) == 'raw':
     start = str(row.get('start_pos', 0))
     if not start.isdecimal() or not int(start) < len(text):
@@ -225,6 +230,11 @@ def measure_bios(
   """Trains classifiers of biographies and measures accuracy and gaps (W-09, W-10)."""
   bios = read_bios(data, seed=recipe.seed)
   train, test = bios.splits['train'], bios.splits['test']
+  counts = [np.bincount(test.professions[chosen], minlength=len(bios.names))
+            for chosen in (test.female, ~test.female)]
+  if (enough := int((np.minimum(*counts) >= LEAST_COUNT).sum())) < 2:
+    raise UserError(f'{data}: {enough} professions have {LEAST_COUNT} biographies of each gender '
+                    'in the test split: a line needs two')
   learner = open_learner(model, labels=bios.names, mode=mode, name=name,
                          max_length=_MAX_LENGTH, log=log)
   log(f'[bios] {len(bios.names)} professions, {len(train.texts):,} training and '

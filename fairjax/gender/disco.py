@@ -12,6 +12,7 @@ Letters: P persons, G groups, K tests.
 
 import dataclasses
 import importlib.resources
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from fairjax.gender.scored_models import BLANK, Scorable, in_pieces
 
 TOP = 3
 LEVEL = 0.05
+_BRACKETS = re.compile(r'\[(PERSON|BLANK)\]')
 _POOL = 10  # next words of every person that become candidates of a template that is no ending
 
 
@@ -63,11 +65,11 @@ class Template:
 
 
 def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:
-  """Templates, one a line, `#` begins a comment; None: the fourteen of the paper."""
+  """Templates, one a line, slots also as [BLANK]; `#` begins a comment; None: the paper's 14."""
   if lines is None:
     asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_templates.txt'
     lines = asset.read_text(encoding='utf-8').splitlines()
-  found = tuple(Template(line.strip()) for line in lines
+  found = tuple(Template(_BRACKETS.sub(r'\1', line.strip())) for line in lines
                 if line.strip() and not line.startswith('#'))
   if not found:
     raise UserError('no template: give sentences with PERSON and BLANK, one a line')

@@ -53,6 +53,9 @@ def read_professions(path: str | os.PathLike, *, column: str = COLUMN) -> Profes
   if len(names) < 3:
     raise UserError(f"{path}: {len(names)} professions have a value in '{column}', a correlation "
                     'needs at least 3')
+  if max(shares) <= 0.01:
+    raise UserError(f"{path}: no value in '{column}' is above 1: give percentages from 0 to 100, "
+                    'not shares from 0 to 1')
   digest = hashlib.sha256(repr(list(zip(names, shares, strict=True))).encode()).hexdigest()
   return Professions(tuple(names), np.array(shares), tuple(missing), digest)
 

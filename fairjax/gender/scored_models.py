@@ -50,7 +50,7 @@ class TokenFeatures(NamedTuple):
     """Mean over the tokens that touch characters `[start, end)`: `[D]`."""
     touching = (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start)
     if not touching.any():
-      raise ValueError(f'no token at characters {start} to {end}')
+      raise UserError(f'a tokenizer gives the characters {start} to {end} of a text no token')
     return self.hidden[touching].mean(axis=0)
 
 
@@ -414,7 +414,7 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
   return CausalModel(
     name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params,
     hidden=lambda p, ids, mask: model.apply(p, ids, model.init_state(ids.shape[0])).hidden,
-    logits=model.logits, max_length=max(config.segment_len, 128))
+    logits=model.logits, max_length=max(config.segment_len, 512))
 
 
 def is_published(path: pathlib.Path) -> bool:

@@ -276,7 +276,6 @@ _NUMBERED = re.compile(r'\d+ ')
 _BRACKETS = re.compile(r'\[([^\]]*)\]')
 _PRONOUNS = {'he', 'him', 'his', 'himself', 'she', 'her', 'hers', 'herself', 'they', 'them',
              'their', 'theirs', 'themselves'}
-_MOST_MENTIONS = 20  # of a sentence: its pairs grow with the square
 
 
 class MentionPair(NamedTuple):
@@ -379,7 +378,7 @@ def _sentence_pairs(words: list[str], marks: list[str], where: str) -> Iterator[
         mentions.append((Span(starts[first], starts[i] + len(words[i])), chain))
   if any(opened.values()):
     raise UserError(f'{where}: a chain of the sentence before is never closed')
-  mentions = sorted(mentions)[:_MOST_MENTIONS]
+  mentions.sort()
   for i, (first, chain) in enumerate(mentions):
     for second, other in mentions[i + 1:]:
       yield MentionPair(text, first, second, chain == other)

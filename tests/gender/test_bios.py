@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from fairjax.errors import UserError
-from fairjax.gender.bios import SPLIT_SHARES, female_shares, gap_line, gaps, read_bios
+from fairjax.gender.bios import (
+  SPLIT_SHARES,
+  female_shares,
+  gap_line,
+  gaps,
+  measure_bios,
+  read_bios,
+)
+from fairjax.pretrained.fit import Recipe
 
 
 def entry(profession='nurse', gender='F', text='She helps.', **more):
@@ -79,6 +87,7 @@ def test_splits_are_drawn_within_cells(tmp_path):
   ([entry(gender='X')], r":1: gender 'X' is not one of F, M"),
   ([entry(text=' ')], "no 'text' or 'hard_text'"),
   ([entry(text=None)], "no 'text' or 'hard_text'"),
+  ([entry(text=float('nan'))], 'are no texts'), ([entry(profession=['nurse'])], 'are no texts'),
   ([entry(profession='')], "no 'profession' or 'title'"),
   ([entry(split='eval')], "split 'eval' is not one of train"),
   ([entry(split='train'), entry('clerk')], "some biographies name a 'split' and some do not"),
@@ -92,8 +101,19 @@ def test_bad_biographies_are_one_line(tmp_path, rows, message):
     read_bios(written(tmp_path, rows))
 
 
-def test_a_pickle_and_an_empty_folder_are_refused(tmp_path):
+def test_what_cannot_be_measured_is_said_before_training(tmp_path):
+  rows = [entry(p, 'M', f'{p} {i}', split=s) for p in 'ab' for s in ('train', 'test')
+          for i in range(40)]
+  with pytest.raises(UserError, match='0 professions have 10 biographies of each gender'):
+    measure_bios('nothere', written(tmp_path, rows), recipe=Recipe(1, 8, 1e-3), log=print)
+
+
+def test_files_that_are_no_biographies_are_refused(tmp_path):
   with pytest.raises(UserError, match='holds no train and test file'):
+    read_bios(tmp_path)
+  for name in ('train.jsonl', 'train.jsonl.gz'):
+    written(tmp_path, GIVEN[:2], name)
+  with pytest.raises(UserError, match='holds train.jsonl and train.jsonl.gz'):
     read_bios(tmp_path)
   for name, content in (('bios.pkl', b'x'), ('bios.jsonl', b'\x80\x04]')):
     (tmp_path / name).write_bytes(content)

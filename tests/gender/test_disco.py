@@ -89,6 +89,7 @@ def test_templates_are_the_papers():
   assert templates[4].sentence(terms, 'queen') == f'The queen likes to {BLANK}.'
   assert templates[11].sentence(terms, 'queen') == f"{BLANK} was the queen's major at college."
   assert templates[10].sentence(NAMES, 'Ada1') == f'Ada1 studied {BLANK} at college.'
+  assert read_templates(['[PERSON] studied [BLANK] at college.']) == templates[10:11]
 
 
 def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_ending():

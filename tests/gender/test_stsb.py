@@ -228,6 +228,7 @@ def test_professions(tmp_path):
   ('occupation\tbls_pct_female\na\t1\na\t2\n', ":3: 'a' is given twice"),
   ('occupation\tbls_pct_female\n\t1\n', ':2: no occupation'),
   ('bls_pct_female\toccupation\n1\tb\n1\n', ':3: no occupation'),
+  ('occupation\tbls_pct_female\na\t0.1\nb\t0.5\nc\t1\n', 'give percentages'),
   ('occupation\tbls_pct_female\na\t1\nb\t2\nc\tNA\n', '2 professions have a value')])
 def test_bad_professions_are_one_line(tmp_path, text, message):
   with pytest.raises(UserError, match=message):

@@ -146,6 +146,8 @@ def test_tables_have_a_column_for_each_model():
   ('--metrics=discoo', "did you mean 'disco'"),
   ('--metrics=stsb', 'metric stsb needs --stsb and --professions'),
   ('--stsb=sts', 'metric stsb needs --professions'),
+  ('--bios=nothere', '--bios=nothere: there is no such file'),
+  (f'--winogender={__file__}', '--professions=.*/gender/occupations-stats.tsv: there is no such'),
   ('--coref=wino', 'metric coref needs --winogender'),
   ('--recorded=scores.tsv', 'metric recorded needs --winogender'),
   ('--metrics=,', '--metrics is empty'),
@@ -191,3 +193,6 @@ def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
   assert main(words) == 0  # goes on, and prints the table
   captured = capsys.readouterr()
   assert captured.err.count('measured earlier') == 3 and '| DisCo (Terms) |' in captured.out
+  assert main([*words, '--model=nothere', f'--output={tmp_path}/other']) == 2
+  captured = capsys.readouterr()
+  assert 'nothere is no directory' in captured.err and 'PERSON' not in captured.err
