@@ -789,7 +789,7 @@ class ModelFiles:
   def _unpack(self, folder: pathlib.Path) -> list[str]:
     """Writes what a GGUF file says as the files of a folder."""
     assert self.gguf is not None
-    config = {name: value for name, value in self.config.items() if value is not None} | {
+    config = self.config | {
       'architectures': [decoder_class(self.config['model_type'])], 'dtype': 'float32'}
     write_json(folder / 'config.json', config)
     write_json(folder / 'tokenizer_config.json', self.gguf.tokenizer_config)

@@ -67,7 +67,12 @@ def _open(path: pathlib.Path, modified: int) -> GGUF:
     reader = gguf.GGUFReader(path)
     fields = {name: field.contents() for name, field in reader.fields.items()}
     found = {t.name: t for t in reader.tensors}
+    if reader.byte_order == 'S':
+      raise UserError(f'{path} is for machines of the other byte order (big-endian), whose numbers '
+                      'are not read: take the usual file of the same model')
     return _converted(path, gguf, fields, found)
+  except UserError:  # a ValueError too
+    raise
   except (OSError, ValueError, IndexError, KeyError, TypeError, OverflowError) as e:
     raise damaged(path, 'GGUF', e) from None
 
@@ -96,7 +101,7 @@ def _converted(path, gguf, fields, found) -> GGUF:
       missing.append(theirs)
     else:
       tensors[name] = _stored(path, gguf, found.pop(theirs), name, kind, decoder)
-  if kind == 'gpt2' and decoder.tied:
+  if decoder.tied:
     found.pop('output.weight', None)  # the table once more
   if missing or found:
     raise UserError(
@@ -105,6 +110,13 @@ def _converted(path, gguf, fields, found) -> GGUF:
                   + [f'{name} is unknown' for name in list(found)[:4]]))
   return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False),
               _tokenizer_config(fields), types)
+
+
+def _ties(found, kind) -> bool:
+  """Whether the output is the table of words; GPT-2's files have it twice, perhaps in two types."""
+  words, output = found['token_embd.weight'], found.get('output.weight')
+  return output is None or (kind == 'gpt2' and output.tensor_type == words.tensor_type
+                            and np.array_equal(output.data, words.data))
 
 
 def _config(path, fields, kind, found) -> dict[str, Any]:
@@ -120,7 +132,7 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
   heads, width, layers = need('attention.head_count'), need('embedding_length'), need('block_count')
   common = {
     'model_type': _KINDS[kind], 'vocab_size': int(found['token_embd.weight'].shape[-1]),
-    'tie_word_embeddings': 'output.weight' not in found or kind == 'gpt2',
+    'tie_word_embeddings': _ties(found, kind),
     'bos_token_id': fields.get('tokenizer.ggml.bos_token_id'),
     'eos_token_id': _ends(fields)}
   if kind == 'gpt2':
@@ -129,7 +141,12 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
       'n_positions': need('context_length'), 'activation_function': 'gelu_new',
       'layer_norm_epsilon': _plain(need('attention.layer_norm_epsilon'))}
   head_dim = get('attention.key_length') or width // heads
-  scaling = get('rope.scaling.type', 'none')
+  for name, only in (('rope.dimension_count', head_dim), ('attention.value_length', head_dim),
+                     ('attention.causal', True)):
+    if get(name, only) != only:
+      raise UserError(f'{path}: {kind}.{name}={get(name)!r} is not supported, only {only!r}')
+  factor = _plain(get('rope.scaling.factor', get('rope.scale_linear', 1.0)))
+  scaling = get('rope.scaling.type', 'linear' if factor != 1 else 'none')
   config = common | {
     'hidden_size': width, 'intermediate_size': need('feed_forward_length'),
     'num_hidden_layers': layers, 'num_attention_heads': heads,
@@ -138,15 +155,22 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
     'rms_norm_eps': _plain(need('attention.layer_norm_rms_epsilon')),
     'rope_theta': _plain(get('rope.freq_base', 10000.0)), 'hidden_act': 'silu',
     'rope_scaling': None if scaling == 'none' else {
-      'rope_type': scaling, 'factor': _plain(get('rope.scaling.factor', 1.0))}}
+      'rope_type': scaling, 'factor': factor}}
   if kind.startswith('gemma'):
-    # Neither file nor reader has it: the largest models scale by width, all others by head.
-    largest = {'gemma2': 46, 'gemma3': 62}[kind] == layers
+    # What files leave out is in llama.cpp: the largest models scale by width, all others by head.
+    largest, period, window, *caps = {
+      'gemma2': (46, 2, 4096, 50.0, 30.0), 'gemma3': (62, 6, 0, 0.0, 0.0)}[kind]
+    window, period = (get(f'attention.sliding_window{end}', default) for end, default in (
+      ('', window), ('_pattern', period)))
+    near = period if isinstance(period, list) else [
+      not period or (i + 1) % period != 0 for i in range(layers)]
     config |= {
-      'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': get('attention.sliding_window'),
-      'query_pre_attn_scalar': width // heads if largest else head_dim,
-      'attn_logit_softcapping': _plain(get('attn_logit_softcapping', 0.0)) or None,
-      'final_logit_softcapping': _plain(get('final_logit_softcapping', 0.0)) or None}
+      'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': window or None,
+      'layer_types': [('sliding' if window and of_layer else 'full') + '_attention'
+                      for of_layer in near],
+      'query_pre_attn_scalar': width // heads if largest == layers else head_dim} | {
+      f'{name}_logit_softcapping': _plain(get(f'{name}_logit_softcapping', cap)) or None
+      for name, cap in zip(('attn', 'final'), caps, strict=True)}
   if kind == 'gemma3':
     config['rope_local_base_freq'] = _plain(get('rope.freq_base_swa', 10000.0))
   return config
@@ -254,9 +278,9 @@ def _tokenizer(path, fields) -> dict[str, Any]:
     'version': '1.0', 'truncation': None, 'padding': None, 'normalizer': None,
     'post_processor': None, 'added_tokens': [
       {'id': i, 'content': token, 'single_word': False, 'lstrip': False, 'rstrip': False,
-       'normalized': False, 'special': of_type == _CONTROL}
+       'normalized': False, 'special': of_type != _OWN}
       for i, (token, of_type) in enumerate(zip(tokens, types, strict=True))
-      if of_type in (_CONTROL, _OWN)]}
+      if of_type in (_UNKNOWN, _CONTROL, _OWN)]}
   model = {'type': 'BPE', 'vocab': ids, 'dropout': None, 'unk_token': None, 'fuse_unk': False,
            'continuing_subword_prefix': None, 'end_of_word_suffix': None, 'byte_fallback': False,
            'ignore_merges': False}
@@ -286,7 +310,9 @@ def _tokenizer_config(fields) -> dict[str, Any]:
 
 def _byte_level(path, fields, ids, types, model):
   """Merges are in the file, the separation into words is a name."""
-  words = fields.get('tokenizer.ggml.pre', 'gpt-2')
+  # Files without the name are older than the names.
+  words = fields.get('tokenizer.ggml.pre', {'gpt2': 'gpt-2'}.get(
+    fields['general.architecture'], 'default'))
   if words not in _BYTE_LEVEL:
     raise UserError(f"{path}: the separation of words '{words}' (tokenizer.ggml.pre) is not "
                     f"supported, only {', '.join(_BYTE_LEVEL)}")
@@ -318,4 +344,4 @@ def _sentence_piece(path, fields, ids: Mapping[str, int], types, model):
     'model': model | {
       'merges': [list(merge[3:]) for merge in merges],
       'byte_fallback': True, 'fuse_unk': True,
-      'unk_token': next(token for token, i in ids.items() if i == unknown)}}
+      'unk_token': fields['tokenizer.ggml.tokens'][unknown]}}

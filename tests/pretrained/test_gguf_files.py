@@ -32,11 +32,13 @@ def permuted(rows, heads):
   return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def write(folder, path, *, change=lambda tensors: tensors, kind=KINDS.F32, spm=False):
+def write(folder, path, *, change=lambda tensors: tensors, kind=KINDS.F32, spm=False,
+          more=lambda writer: None):
   """The file of a golden folder, as llama.cpp's converter makes it."""
   c = json.loads((folder / 'config.json').read_text())
   name = c['model_type'].removesuffix('_text')
   writer = gguf.GGUFWriter(path, name)
+  more(writer)
   gpt2, gemma = name == 'gpt2', name.startswith('gemma')
   heads = c['n_head' if gpt2 else 'num_attention_heads']
   layers = c['n_layer' if gpt2 else 'num_hidden_layers']
@@ -190,6 +192,39 @@ def test_sentence_piece_joins_by_scores_and_begins_texts(make, tmp_path):
   assert encoded.tokens == ['<s>', '\u2581The', '\u2581town', '\u2581', '<0xC3>', '<0xA9>']
   assert tokenizer.decode(encoded.ids) == 'The town é'
   assert isinstance(tokenizer, tokenizers.Tokenizer)
+  vocabulary = load_pretrained(path, 'lm').vocabulary()
+  assert vocabulary.encode('<unk>')[0] == 0 and vocabulary.silent_ids == (0,)
+
+
+@pytest.mark.parametrize(('name', 'left_out', 'more', 'expected'), [
+  ('gemma2', ('sliding_window', 'attn_logit_softcapping', 'final_logit_softcapping'), None,
+   {'windows': (4096, 0) * 2, 'attention_cap': 50.0, 'logit_cap': 30.0}),
+  ('gemma3', ('sliding_window',), None, {'windows': ()}),
+  ('gemma3', (), lambda w: w.add_uint32('gemma3.attention.sliding_window_pattern', 2),
+   {'windows': (5, 0, 5, 0)}),
+  ('gemma2', (), lambda w: w.add_array(
+    'gemma2.attention.sliding_window_pattern', [False, False, True, True]),
+   {'windows': (0, 0, 5, 5)}),
+  ('llama', (), lambda w: w.add_float32('llama.rope.scale_linear', 4.0), {'rope_scaling': (4.0,)})])
+def test_what_a_file_leaves_out_is_as_in_llama_cpp(
+    name, left_out, more, expected, make, tmp_path, monkeypatch):
+  for key in left_out:
+    monkeypatch.setattr(gguf.GGUFWriter, f'add_{key}', lambda *_: None)
+  path = write(make(name), tmp_path / 'x.gguf', more=more or (lambda writer: None))
+  model, out = load_pretrained(path, 'lm'), tmp_path / 'out'
+  out.mkdir()
+  model.files.write(model.params, out)
+  for arch in (model.arch, load_pretrained(out, 'lm').arch):
+    assert {field: getattr(arch, field) for field in expected} == expected
+
+
+def test_an_output_of_gpt2_that_is_not_its_table_is_the_output(make, tmp_path):
+  folder = make('gpt2')
+  tied, other = (load_pretrained(write(
+    folder, tmp_path / f'{times}.gguf', change=lambda t, times=times: t | {
+      'output.weight': times * t['token_embd.weight']}), 'lm') for times in (1, 2))
+  assert tied.arch.tied and not other.arch.tied
+  np.testing.assert_array_equal(other.params['output'], 2 * other.params['embedding'])
 
 
 def test_the_scaling_of_llama_3_is_found_by_its_factors(make, tmp_path):
@@ -231,11 +266,16 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(
   assert not list(tmp_path.glob('o*'))
 
 
-def test_a_part_of_a_file_is_no_model(make, tmp_path, monkeypatch):
-  monkeypatch.setattr(gguf.GGUFWriter, 'add_context_length', lambda writer, size: (
-    writer.add_uint16('split.count', 3), writer.add_uint32('llama.context_length', size)))
-  with pytest.raises(UserError, match='is one of 3 parts'):
-    load_pretrained(write(make('llama'), tmp_path / 'x.gguf'), 'lm')
+@pytest.mark.parametrize(('more', 'words'), [
+  (lambda w: w.add_uint16('split.count', 3), 'is one of 3 parts'),
+  (lambda w: w.add_rope_dimension_count(2), 'llama.rope.dimension_count=2 is not .*, only 6$'),
+  (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "'yarn' is .* linear, llama3$"),
+  (lambda w: setattr(w, 'add_tokenizer_pre', lambda name: None), "words 'default'.* qwen2$"),
+  (lambda w: setattr(w, 'endianess', gguf.GGUFEndian.BIG), 'big-endian')])
+def test_what_would_be_read_wrongly_is_refused_and_is_no_damage(more, words, make, tmp_path):
+  path = write(make('llama'), tmp_path / 'x.gguf', more=more)
+  with pytest.raises(UserError, match=words):
+    load_pretrained(path, 'lm')
 
 
 def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
