@@ -836,6 +836,9 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
     return dataclasses.replace(base, adapter=adapter, lines=[*lines, *base.lines])
   if not path.is_file():
     raise UserError(f'{path}: No such file or directory: {_what_it_is(found)}')
+  if (found / peft_files.CONFIG).is_file():
+    lines.append(f'{found} holds an adapter besides the model, which is not added to it: give the '
+                 'adapter a folder without config.json if it is meant')
   config = read_json(path)
   kind = recognise(config, where=str(path))
   if not config.get('model_type'):

@@ -23,6 +23,10 @@ from fairjax.vocabulary import read_json
 CONFIG, WEIGHTS = 'adapter_config.json', 'adapter_model.safetensors'
 _PREFIX, _LORA = 'base_model.model.', re.compile(r'(.*)\.lora_([AB])\.(?:default\.)?weight')
 _DIGEST = 'fairjax.base_weights'  # in the file's metadata
+# Variants that compute something else with the same tensors, and beginnings that leave the base as
+# it was (PiSSA, OLoRA, CorDA, LoftQ change it).
+_OTHERS = ('alora_invocation_tokens', 'arrow_config', 'monteclora_config', 'layer_replication')
+_PLAIN_BEGINNINGS = (True, False, None, 'gaussian', 'eva', 'orthogonal', 'mica')
 
 
 def adapter_tensors(
@@ -143,6 +147,11 @@ def read_adapter(directory: pathlib.Path) -> Adapter:
   head = f'{directory} is an adapter ({kind}) of {name}'
   if kind != 'LORA' or not isinstance(config.get('lora_alpha'), int | float):
     raise UserError(f'{head}, and no LoRA: merge it with peft (merge_and_unload)')
+  others = [field for field in _OTHERS if config.get(field)] + ['init_lora_weights'] * (
+    config.get('init_lora_weights') not in _PLAIN_BEGINNINGS)
+  if others:
+    raise UserError(f'{head} with {others[0]}={config[others[0]]!r}, which is not W + s B A: merge '
+                    'it with peft (merge_and_unload)')
   there = next((p for p in (pathlib.Path(name), directory / name) if p.exists()), None)
   if there is None and not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
     raise UserError(f'{head}, which is not here: merge it with peft (merge_and_unload), or name '

@@ -17,7 +17,8 @@ from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import CutTexts, encode_texts
 from fairjax.vocabulary import read_json
 
-_MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls'}
+_MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls', 'mean': 'mean',
+          'cls': 'cls'}
 
 
 class SentenceEncoder:
@@ -86,6 +87,11 @@ def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:
         raise UserError(f'{path}: module path {str(place)!r} leads out of the directory')
     folder, normalized = root / modules[0][1], 'Normalize' in types
     pooling = _pooling(root / modules[1][1] / 'config.json')
+  path = root / 'config_sentence_transformers.json'
+  prompt = path.is_file() and read_json(path).get('default_prompt_name')
+  if prompt:
+    raise UserError(f"{path}: the prompt '{prompt}' before every text (default_prompt_name) is not "
+                    'supported: set it to null, or take a model without one')
   options: dict[str, Any] = {}
   if (folder / 'sentence_bert_config.json').is_file():
     options = read_json(folder / 'sentence_bert_config.json')
@@ -95,8 +101,9 @@ def _read_modules(root: pathlib.Path) -> tuple[pathlib.Path, str, bool, bool]:
 def _pooling(path: pathlib.Path) -> str:
   """The one pooling mode that is set."""
   config = read_json(path)
-  chosen = [k for k, on in config.items() if k.startswith('pooling_mode_') and on is True]
+  chosen = [str(config['pooling_mode'])] if 'pooling_mode' in config else [  # since version 6
+    k for k, on in config.items() if k.startswith('pooling_mode_') and on is True]
   if len(chosen) != 1 or chosen[0] not in _MODES:
-    raise UserError(f"{path}: pooling {', '.join(chosen) or 'none'} is not supported, only one of "
-                    f"{', '.join(_MODES)}")
+    raise UserError(f"{path}: pooling {', '.join(chosen) or 'none'} is not supported, only mean or "
+                    'cls')
   return _MODES[chosen[0]]

@@ -320,11 +320,13 @@ def test_damaged_files_are_named(copy, tmp_path):
   refused(folder, 'mlm', 'holds no JSON object')
 
 
-def test_a_byte_order_mark_is_no_damage(copy):
+def test_a_byte_order_mark_is_no_damage_and_an_adapter_beside_a_model_is_said(copy, capsys):
   folder = copy('gpt2')
   config = folder / 'config.json'
   config.write_bytes(b'\xef\xbb\xbf' + config.read_bytes())
+  (folder / 'adapter_config.json').write_text('{}')
   same(load_pretrained(folder, 'lm').params, load_pretrained(GOLDEN / 'gpt2', 'lm').params)
+  assert 'holds an adapter besides the model, which is not added' in capsys.readouterr().err
 
 
 def test_fingerprint_covers_what_decides(copy):

@@ -117,6 +117,8 @@ def test_scales_of_other_programs_are_theirs(make, tmp_path):  # noqa: F811
   ({'adapter': lambda t: t | {'base_model.model.lm_head.weight': np.ones(3)}},
    'changes base_model.model.lm_head.weight, which is no product of its base'),
   ({'config': {'peft_type': 'IA3'}}, r'is an adapter \(IA3\) of .*, and no LoRA'),
+  ({'config': {'init_lora_weights': 'pissa_niter_4'}}, "with init_lora_weights='pissa_niter_4'"),
+  ({'config': {'alora_invocation_tokens': [3]}}, r'with alora_invocation_tokens=\[3\]'),
   ({'config': {'base_model_name_or_path': '/not/there'}}, 'of /not/there, which is not here')])
 def test_what_is_of_another_base_is_refused(change, words, make, tmp_path):  # noqa: F811
   folder, place = make('llama'), tmp_path / 'adapter'

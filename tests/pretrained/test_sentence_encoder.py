@@ -29,7 +29,8 @@ def write_modules(folder, *types):
 
 def write_pooling(folder, mode):
   (folder / '1_Pooling' / 'config.json').write_text(
-    json.dumps({'word_embedding_dimension': 16, f'pooling_mode_{mode}': True}))
+    json.dumps({'word_embedding_dimension': 16} | (
+      {f'pooling_mode_{mode}': True} if '_' in mode else {'pooling_mode': mode})))
 
 
 def test_modules_are_followed(folder):
@@ -46,6 +47,8 @@ def test_modules_are_followed(folder):
   write_pooling(folder, 'cls_token')
   first = SentenceEncoder(folder, batch_tokens=24)
   assert np.abs(first.encode(texts) - found).max() > 1e-3
+  write_pooling(folder, 'cls')  # as version 6 of sentence-transformers writes it
+  assert SentenceEncoder(folder).fingerprint == first.fingerprint
   assert len({e.fingerprint for e in (mean, plain, first)}) == 3
   assert first.encode([]).shape == (0, 16)
 
@@ -70,6 +73,11 @@ def test_modules_that_are_not_known(folder):
   write_modules(folder, 'Transformer', 'Pooling')
   write_pooling(folder, 'max_tokens')
   with pytest.raises(UserError, match='pooling pooling_mode_max_tokens is not supported'):
+    SentenceEncoder(folder)
+  write_pooling(folder, 'mean')
+  options = folder / 'config_sentence_transformers.json'
+  options.write_text('{"prompts": {"query": "query: "}, "default_prompt_name": "query"}')
+  with pytest.raises(UserError, match="the prompt 'query' before every text"):
     SentenceEncoder(folder)
   (folder / 'modules.json').write_text('[{"type": "a.Transformer", "path": "../x"}]')
   with pytest.raises(UserError, match='modules'):
