@@ -11,7 +11,7 @@ BESIDE_WEIGHTS = ('*.json', '*.txt', '*.model', '*.jinja', 'additional_chat_temp
                   'LICEN[CS]E*', 'NOTICE*', 'USE_POLICY*')
 """Files of a model that are no weights: no code, no pickles."""
 _FILES = (*BESIDE_WEIGHTS, '*.safetensors')
-_COPIES = ('original/*', 'onnx/*', 'openvino/*')  # the weights once more in other forms
+_COPIES = ('original/*', 'onnx/*', 'openvino/*', 'consolidated*')  # weights once more
 
 
 def is_hub_name(name: str | os.PathLike) -> bool:
@@ -54,14 +54,13 @@ def fetch(name: str | os.PathLike) -> pathlib.Path:
             'into a folder, and give the folder')
   try:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
   except ModuleNotFoundError:
     raise UserError(f"{name} needs the package huggingface_hub: pip install 'fairjax[hub]'; or "
                     f'{remedy}') from None
   try:
     return pathlib.Path(snapshot_download(
       repository, revision=revision, allow_patterns=list(_FILES), ignore_patterns=list(_COPIES)))
-  except (OSError, ValueError, HfHubHTTPError) as e:
+  except Exception as e:  # also those of its package for HTTP, which differs by version
     reason = ' '.join(str(e).split())[:200]
-    raise UserError(f'{name} cannot be downloaded ({type(e).__name__}: {reason}): {remedy}'
-                    ) from None
+    raise UserError(f'{name} cannot be downloaded ({type(e).__name__}: {reason}): try again, or '
+                    f'{remedy}') from None

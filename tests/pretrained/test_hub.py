@@ -27,6 +27,8 @@ def client(monkeypatch, tmp_path):
 
   def snapshot_download(name, *, revision, allow_patterns, ignore_patterns):
     asked.append((name, revision, allow_patterns))
+    if name == 'org/cut':  # no OSError, as in httpx
+      raise Exception('peer closed connection')
     if name != 'org/gpt':
       raise hub.errors.LocalEntryNotFoundError('no connection,\nand not in the cache')
     folder = tmp_path / 'models--org--gpt' / 'snapshots' / (revision or '0abc')
@@ -95,6 +97,7 @@ def test_the_real_client_downloads_what_a_model_needs(tmp_path):
 
 @pytest.mark.parametrize(('name', 'words'), [
   ('hf:org/other', 'cannot be downloaded (LocalEntryNotFoundError: no connection, and'),
+  ('hf:org/cut', 'cannot be downloaded (Exception: peer closed connection): try again, or put'),
   ('hf:gpt2', 'is named hf:ORG/NAME'), ('hf:a/b/c', 'is named hf:ORG/NAME')])
 def test_without_the_model_the_line_says_which_files_to_put_where(
     client, name, words, tmp_path, capsys):
