@@ -41,6 +41,8 @@ _REQUIRED = {
   'use_bidirectional_attention': False}
 _SIZES = ('vocab_size', 'model_dim', 'num_layers', 'num_heads', 'num_kv_heads', 'head_dim',
           'ff_dim', 'max_positions')
+_NUMBERS = ('norm_eps', 'rope_theta', 'local_rope_theta', 'rope_scaling', 'windows', 'query_scale',
+            'attention_cap', 'logit_cap')
 
 
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
@@ -61,13 +63,20 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise
   except KeyError as e:
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
-  except (TypeError, ValueError, ZeroDivisionError) as e:
+  except (TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
     raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
   for name in _SIZES:
     size = getattr(config, name)
     if type(size) is not int or size < 1:
       raise UserError(f'{where}: {name} of the {family} would be {size!r}, a positive whole number '
                       'is needed')
+  for name in _NUMBERS:
+    found, kinds = getattr(config, name), (int,) if name == 'windows' else (int, float)
+    for number in found if isinstance(found, tuple) else (found,):
+      if type(number) not in kinds or not 0 <= number < math.inf or (
+          name == 'rope_scaling' and not number):
+        raise UserError(f'{where}: {name} of the {family} would be {number!r}, a positive number is '
+                        'needed')
   if config.num_heads % config.num_kv_heads or (
       family == 'gpt2' and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
@@ -126,6 +135,9 @@ def _rotary(family, c, where):
 
 
 def _rope_scaling(c, where):
+  if c.get('partial_rotary_factor', 1.0) not in (1.0, None):
+    raise UserError(f"{where}: partial_rotary_factor={c['partial_rotary_factor']!r} is not "
+                    'supported, only 1.0')
   name = c.get('rope_type', c.get('type', 'default'))
   if name == 'default':
     return ()

@@ -171,6 +171,8 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   ({'rope_parameters': {'rope_type': 'yarn', 'factor': 2.0}}, "rope scaling 'yarn'"),
   ({'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 4.0}}},
    'rope scaling of sliding_attention'),
+  ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}},
+   'partial_rotary_factor=0.5'),
   ({'mlp_bias': True}, 'mlp_bias=True'), ({'attention_bias': True}, 'attention_bias=True'),
   ({'hidden_act': 'swish2'}, "activation 'swish2'"),
   ({'intermediate_size': 25}, 'has shape (16, 24)'),
@@ -206,6 +208,17 @@ def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
   content = json.loads((GOLDEN / name / 'config.json').read_text()) | changes
   config = read_decoder_config({k: v for k, v in content.items() if v is not ...})
   assert {field: getattr(config, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(('changes', 'words'), [
+  ({'rope_parameters': [1]}, "is no number .'list'"), ({'rms_norm_eps': '1e-5'}, "eps .* '1e-5'"),
+  ({'rope_parameters': {'rope_type': 'linear', 'factor': 0}}, 'rope_scaling of the gemma2 would'),
+  ({'sliding_window': 2.5}, 'windows of the gemma2 would be 2.5'),
+  ({'attn_logit_softcapping': -1}, 'attention_cap'), ({'query_pre_attn_scalar': -4}, 'query_scale')])
+def test_a_config_with_wrong_numbers_is_refused(changes, words):
+  content = json.loads((GOLDEN / 'gemma2' / 'config.json').read_text())
+  with pytest.raises(UserError, match=words):
+    read_decoder_config(content | changes)
 
 
 def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(make, capsys):
