@@ -579,8 +579,6 @@ class TokenizerVocabulary(Vocabulary):
 
   def _load(self, content):
     t = self._tokenizer
-    t.no_padding()
-    t.no_truncation()
     if not self.info.get('end_ids'):
       raise UserError('its manifest names no end_ids')
     self.eos_id, *rest = self.info['end_ids']
@@ -733,9 +731,12 @@ def parse_tokenizer(content: bytes) -> Any:
   """The `tokenizers.Tokenizer` of a `tokenizer.json`."""
   import tokenizers
   try:
-    return tokenizers.Tokenizer.from_str(content.decode('utf-8'))
+    tokenizer = tokenizers.Tokenizer.from_str(content.decode('utf-8'))
   except Exception as e:  # the package raises plain Exception
     raise UserError(f'no tokenizer ({e})') from None
+  tokenizer.no_padding()  # a training with cut and padded texts leaves both in the file
+  tokenizer.no_truncation()
+  return tokenizer
 
 
 def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
@@ -928,8 +929,6 @@ class PieceEncoder(Encoder):
 
   def _load(self, content: bytes) -> int:
     self.tokenizer = parse_tokenizer(content)
-    self.tokenizer.no_padding()
-    self.tokenizer.no_truncation()
     self.pieces = 1 + max(  # V
       self.tokenizer.get_vocab(with_added_tokens=True).values())
     self.border_id, self.eos_id = 2 * self.pieces, 2 * self.pieces + 1

@@ -75,8 +75,8 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     for number in found if isinstance(found, tuple) else (found,):
       if type(number) not in kinds or not 0 <= number < math.inf or (
           name == 'rope_scaling' and not number):
-        raise UserError(f'{where}: {name} of the {family} would be {number!r}, a positive number is '
-                        'needed')
+        raise UserError(f'{where}: {name} of the {family} would be {number!r}, a positive number '
+                        'is needed')
   if config.num_heads % config.num_kv_heads or (
       family == 'gpt2' and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '

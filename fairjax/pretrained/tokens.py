@@ -11,7 +11,12 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.inputs import is_whole, replace_broken
-from fairjax.vocabulary import named_tokens, read_json, refuse_tokens_beyond
+from fairjax.vocabulary import (
+  named_tokens,
+  parse_tokenizer,
+  read_json,
+  refuse_tokens_beyond,
+)
 
 _FAR = 10 ** 9  # tokenizer_config.json writes 1e30 for "no limit"
 
@@ -114,11 +119,9 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int,
   """Reads `tokenizer.json`, or its content; for BERT also `vocab.txt`, `tokenizer_config.json`."""
   path = directory / 'tokenizer.json' if content is None else directory
   if path.is_file():
-    import tokenizers
     try:
-      tokenizer = (tokenizers.Tokenizer.from_file(str(path)) if content is None
-                   else tokenizers.Tokenizer.from_str(content))
-    except Exception as e:  # the package raises plain Exception
+      tokenizer = parse_tokenizer(path.read_bytes() if content is None else content.encode('utf-8'))
+    except (OSError, UserError) as e:
       raise UserError(f'{path} cannot be read ({e}): it is damaged, or newer than the package '
                       'tokenizers: download it again, or upgrade the package') from None
     if kind == 'bert':
@@ -131,8 +134,6 @@ def load_tokenizer(directory: pathlib.Path, *, kind: str, vocab_size: int,
     raise UserError(f'{directory} holds no tokenizer.json{other}: download the whole directory, or '
                     'write it with save_pretrained of the tokenizer in its fast form '
                     '(AutoTokenizer.from_pretrained(..., use_fast=True))')
-  tokenizer.no_padding()
-  tokenizer.no_truncation()
   ids, added = tokenizer.get_vocab(with_added_tokens=True), tokenizer.get_added_tokens_decoder()
   beyond = {token: i for token, i in ids.items() if i >= vocab_size}
   ordinary = [token for token, i in beyond.items() if i not in added]
