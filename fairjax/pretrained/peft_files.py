@@ -152,8 +152,9 @@ def read_adapter(directory: pathlib.Path) -> Adapter:
   if others:
     raise UserError(f'{head} with {others[0]}={config[others[0]]!r}, which is not W + s B A: merge '
                     'it with peft (merge_and_unload)')
-  there = next((p for p in (pathlib.Path(name), directory / name) if p.exists()), None)
-  if there is None and not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+  there = next((p for p in (pathlib.Path(name), directory / name)
+                if name and p.exists() and not p.samefile(directory)), None)
+  if there is None and not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):
     raise UserError(f'{head}, which is not here: merge it with peft (merge_and_unload), or name '
                     f'the folder of its base as base_model_name_or_path in {CONFIG}')
   revision = f'@{config["revision"]}' if config.get('revision') else ''

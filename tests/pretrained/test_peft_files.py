@@ -119,7 +119,8 @@ def test_scales_of_other_programs_are_theirs(make, tmp_path):  # noqa: F811
   ({'config': {'peft_type': 'IA3'}}, r'is an adapter \(IA3\) of .*, and no LoRA'),
   ({'config': {'init_lora_weights': 'pissa_niter_4'}}, "with init_lora_weights='pissa_niter_4'"),
   ({'config': {'alora_invocation_tokens': [3]}}, r'with alora_invocation_tokens=\[3\]'),
-  ({'config': {'base_model_name_or_path': '/not/there'}}, 'of /not/there, which is not here')])
+  ({'config': {'base_model_name_or_path': '/not/there'}}, 'of /not/there, which is not here'),
+  ({'config': {'base_model_name_or_path': '../adapter'}}, 'of ../adapter, which is not here')])
 def test_what_is_of_another_base_is_refused(change, words, make, tmp_path):  # noqa: F811
   folder, place = make('llama'), tmp_path / 'adapter'
   adapted(folder, place)
