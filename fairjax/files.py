@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import platform
+import secrets
 import shutil
 import socket
 import tempfile
@@ -44,18 +45,23 @@ def atomic_write(path: str | os.PathLike) -> Iterator[IO[bytes]]:
   path = pathlib.Path(os.path.realpath(path)) if path.is_symlink() else path
   with _placing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+    temporary = _beside(path)
+    file = open(temporary, 'xb')
   try:
-    with os.fdopen(handle, 'wb') as file:
+    with file:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.chmod(temporary, 0o644)
     with _placing(path):
       os.replace(temporary, path)
   except BaseException:
-    pathlib.Path(temporary).unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
     raise
+
+
+def _beside(path: pathlib.Path) -> pathlib.Path:
+  """A new hidden name beside a path; what is made there has the rights that the umask leaves."""
+  return path.parent / f'.{path.name}.{secrets.token_hex(4)}'
 
 
 @contextlib.contextmanager
@@ -115,18 +121,15 @@ def atomic_folder(path: str | os.PathLike, *, replace: bool = False) -> Iterator
   path = pathlib.Path(path) if replace else refuse_existing(path)
   with _placing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    if replace:  # by one process at a time (`FolderLock`); the next removes what a killed one left
-      temporary = path.parent / f'.{path.name}.unfinished'
-      shutil.rmtree(temporary, ignore_errors=True)
-      temporary.mkdir()
-    else:
-      temporary = pathlib.Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.'))
+    # To replace, one process at a time (`FolderLock`), which removes what a killed one left.
+    temporary = path.parent / f'.{path.name}.unfinished' if replace else _beside(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
   try:
     yield temporary
     for file in (p for p in temporary.rglob('*') if p.is_file()):
       with file.open('rb') as opened:
         os.fsync(opened.fileno())
-    os.chmod(temporary, 0o755)  # noqa: S103  as mkdir makes it
     if replace and path.exists():
       shutil.rmtree(path)
     os.rename(temporary, path if replace else refuse_existing(path))

@@ -163,6 +163,18 @@ with FolderLock(sys.argv[1], print):
 '''
 
 
+def test_files_and_folders_have_the_rights_that_the_umask_leaves(tmp_path):
+  for mask in (0o022, 0o077):
+    before = os.umask(mask)
+    try:
+      with atomic_folder(tmp_path / f'{mask}') as folder, atomic_write(folder / 'x'):
+        pass
+    finally:
+      os.umask(before)
+    assert folder.with_name(f'{mask}').stat().st_mode & 0o777 == 0o777 & ~mask
+    assert (tmp_path / f'{mask}' / 'x').stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_links_stay_and_pipes_get_the_bytes(tmp_path):
   target, link, pipe = (tmp_path / name for name in ('target', 'link', 'pipe'))
   link.symlink_to('target')
