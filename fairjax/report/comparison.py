@@ -159,7 +159,7 @@ def _input_notes(rows: Sequence[ModelRow]) -> list[str]:
 def _erasure_warnings(row: ModelRow, baseline: ModelRow) -> list[str]:
   """What says that a model became fair by ignoring the value (H-35)."""
   # Shares are compared by their 95% intervals, so that no line comes from few samples alone.
-  lines, why = [], 'part of its lower bias may come from ignoring the value.'
+  lines, why = [], 'a lower bias may come, in part, from ignoring the value.'
   for name, words in (('semantic_similarity_c', 'mentions the value in'),
                       ('semantic_similarity', 'stays near the meaning of its prefix in')):
     ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
@@ -269,23 +269,28 @@ def headline(
     return None
   row, estimate = next(((row, e) for row, e in measured if row.method == 'baseline'),
                        max(measured, key=lambda pair: pair[1]['value']))
-  name = row.called if row.method == 'baseline' else f'model "{row.name}"'
+  name = 'the baseline' if row.method == row.name == 'baseline' else f'model "{row.name}"'
   n = f"n = {span(estimate['n_min'], estimate['n_max'])}"
   if estimate['within_floor']:
     lines = [f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
-             f'in {name}: I.F. {format_estimate(estimate)}, {n}. A small bias may still be there.']
+             f'in {name}: I.F. {format_estimate(estimate)}, {n}. That does not show that there is '
+             'none.']
   else:
     means = row.scorer(scorer)['mean_score_by_value']
     low, high = (pick(means, key=means.get) for pick in (min, max))
-    lines = [f'By scorer {scorer}, texts of {name} about {low} are the most negative (mean score '
-             f'{means[low]:.2f}) and those about {high} the most positive ({means[high]:.2f}; 0 is '
-             f'negative, 1 positive): I.F. {format_estimate(estimate)}, {n}.']
+    least, most = f'{means[low]:.2f}', f'{means[high]:.2f}'
+    alike = least == most  # the distributions differ, not their means
+    about = (f'have the same mean score for every value ({least}), but not the same distribution '
+             'of scores' if alike else
+             f'about {low} are the most negative (mean score {least}) and those about {high} the '
+             f'most positive ({most}; 0 is negative, 1 positive)')
+    lines = [f'By scorer {scorer}, texts of {name} {about}: I.F. {format_estimate(estimate)}, {n}.']
     after = None if best is None else best.estimate(scorer, 'individual_fairness')
     if after is not None:
       left = best.scorer(scorer)['mean_score_by_value']
-      lines.append(
-        f'{best.name} changes the gap between the two from {means[high] - means[low]:.2f} to '
-        f'{left[high] - left[low]:.2f} and I.F. to {format_estimate(after)}.')
+      gap = (f'the gap between the two from {means[high] - means[low]:.2f} to '
+             f'{left[high] - left[low]:.2f} and ')
+      lines.append(f'{best.name} changes {gap * (not alike)}I.F. to {format_estimate(after)}.')
   if len(measured) > 1:
     above = sum(not e['within_floor'] for _, e in measured)
     lines.append(f'{above} of {len(measured)} models are above noise.')
@@ -300,7 +305,7 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
     return []
   if before['within_floor'] and after['within_floor']:
     lines = [f'I.F. of {baseline.called} is within noise too: no effect can be shown.']
-  elif not before['corrected']:
+  elif before['within_floor'] or not before['corrected']:
     lines = [f'I.F. of {baseline.called} is {format_estimate(before)}.']
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)

@@ -85,6 +85,19 @@ def test_verdicts_say_what_the_floors_say(rows):
   line = headline([quiet], 'opinion', 'colour')
   assert 'I.F. 0.0100 (floor 0.0200), within noise, n = 40' in line and low not in line
   assert headline([ModelRow('x', 'y')], 'opinion', 'colour') is None
+  named = ModelRow('old', 'baseline', measures=rows[0].measures)
+  assert 'texts of model "old" about' in headline([named], 'opinion', 'colour')
+  calm = ModelRow('baseline', 'baseline', measures=quiet.measures)
+  _, found = verdicts([calm, ModelRow('later', 'sentiment', measures=rows[0].measures)], 'opinion')
+  assert found['sentences'][1] == 'I.F. of the baseline is 0.0100 (floor 0.0200), within noise.'
+
+
+def test_equal_means_name_nobody(rows):
+  alike = copy.deepcopy(rows[0])
+  alike.scorer('opinion')['mean_score_by_value'] |= {'Red': 0.499, 'Blue': 0.5, 'Green': 0.501}
+  line = headline([alike, rows[2]], 'opinion', 'colour', rows[2])
+  assert 'have the same mean score for every value (0.50), but not the same distribution' in line
+  assert 'embedding-1 changes I.F. to' in line and 'Red' not in line and 'gap' not in line
 
 
 def test_equal_notes_of_several_models_are_one_line(rows):

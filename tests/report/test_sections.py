@@ -194,6 +194,7 @@ def test_erasure_is_flagged(rows):
   for words in ('mentions the value in', 'stays near the meaning', 'next token hardly depends'):
     assert any(words in line for line in lines), words
   assert lines_of(*rows[1:]) == lines  # the others are fine
+  assert all(': a lower bias may come, in part' in line for line in lines)  # if it is lower
   none = row('embedding-9999', 'embedding', 9999.0, bias=0.0, memory=0.0)
   assert any('no better than chance' in line for line in lines_of(none))
 
