@@ -46,6 +46,9 @@ def between(low: float, high: float, *, ends: str = '()') -> Callable[[str], flo
 def place_of(*, folder: bool) -> Callable[[str], pathlib.Path]:
   """Type of an option: a path that can be written, checked before any work."""
   def parse(text: str) -> pathlib.Path:
+    if not text:
+      raise argparse.ArgumentTypeError('it is empty: name a place (is a variable of the shell '
+                                       'unset?)')
     try:
       return check_place(text, folder=folder)
     except UserError as e:

@@ -18,6 +18,7 @@ from fairjax.cli.options import (
   add_run_options,
   add_shared,
   at_least,
+  place_of,
   refuse,
   require,
 )
@@ -45,9 +46,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
              'measure, one file a model')
   add_shared(parser, *READING)
   add_shared(parser, 'attribute', help='of the records: built-in attribute or YAML file')
-  parser.add_argument('--output', metavar='DIR', help='with --records: folder for index.html, '
-                      'report.md, summary.md, report.json; keeps scores, so that the same command '
-                      'goes on')
+  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), help='with --records: '
+                      'folder for index.html, report.md, summary.md, report.json; keeps scores, so '
+                      'that the same command goes on')
   parser.add_argument('--baseline', metavar='MODEL', help='with --records: the model to compare '
                       'the others with')
   add_shared(parser, 'permutations', help='with --records: for the floors (default: 1000)')
@@ -61,7 +62,8 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
                       help='a model of the first report and one of the second; repeat (default: '
                       'models of equal name)')
   add_shared(parser, 'json')
-  parser.add_argument('--file', metavar='FILE.md', help='write there instead of printing')
+  parser.add_argument('--file', metavar='FILE.md', type=place_of(folder=False),
+                      help='write there instead of printing')
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -98,9 +100,8 @@ def _report_records(options: argparse.Namespace) -> None:
 def _compare(options: argparse.Namespace) -> None:
   from fairjax.files import atomic_write
   from fairjax.report import compare_reports, read_report
-  from fairjax.report.differences import comparison_markdown
-  if options.file and pathlib.Path(options.file).resolve() in {
-      pathlib.Path(path).resolve() for path in options.reports}:
+  from fairjax.report.differences import comparison_markdown, report_file
+  if options.file and options.file.resolve() in (report_file(r).resolve() for r in options.reports):
     raise UserError(f'--file={options.file} is one of the reports: name another file')
   found = compare_reports(*map(read_report, options.reports), names=options.reports,
                           models=options.models)
@@ -117,8 +118,9 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _mitigations_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser)
-  parser.add_argument('--output', metavar='DIR', default=None, help='gets mitigations.md, '
-                      'mitigations.json and the correlations (default: mitigations in the workdir)')
+  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), help='gets '
+                      'mitigations.md, mitigations.json and the correlations (default: mitigations '
+                      'in the workdir)')
   add_person_options(parser, own='those of the planted corpus, else ')
   parser.add_argument('--winogender', metavar='PATH', help='templates in the form of WinoGender '
                       '(default: those of the planted corpus, else not measured)')
@@ -146,7 +148,7 @@ def _mitigations(options: argparse.Namespace) -> None:
       log_line('[mitigations] all models are trained and measured; the same command without '
                '--distributed adds DisCo and WinoGender and writes the table')
     return
-  output = pathlib.Path(options.output or job.workdir / 'mitigations')
+  output = options.output or job.workdir / 'mitigations'
   if job.config.data.source == 'planted_gender':
     _use_planted(options, output / 'planted')
   persons = tuple(p.most(options.persons) for p in (
@@ -217,8 +219,8 @@ def _paper_options(parser: argparse.ArgumentParser) -> None:
                       'is that of one --model), 9 (cosine examples), 10 (distinct words); repeat')
   parser.add_argument('--figure', type=int, action='append', default=[], choices=_FIGURES,
                       metavar='N', help='1, 2, 4 to 17; repeat (3 is docs/pipeline.svg)')
-  parser.add_argument('--output', metavar='DIR', default=None, help='gets table-N.md and figure-N: '
-                      'figures need it (default: tables are printed)')
+  parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), help='gets table-N.md '
+                      'and figure-N: figures need it (default: tables are printed)')
   parser.add_argument('--format', action='append', default=[], choices=(*_TEXTS, *_DRAWINGS),
                       help='of tables (default: markdown) and of figures (default: png and svg); '
                       'repeat')
@@ -257,8 +259,7 @@ def _paper(options: argparse.Namespace) -> None:
       if options.output is None:
         print(text)
         continue
-      path = pathlib.Path(options.output) / f'table-{number}{_TEXTS[form]}'
-      path.parent.mkdir(parents=True, exist_ok=True)
+      path = options.output / f'table-{number}{_TEXTS[form]}'
       with atomic_write(path) as file:
         file.write((text + '\n').encode('utf-8', 'backslashreplace'))
       print(path)
@@ -266,7 +267,7 @@ def _paper(options: argparse.Namespace) -> None:
       for line in lines:
         log_line(line)
   for number in options.figure:
-    stem = pathlib.Path(options.output) / f'figure-{number}'
+    stem = options.output / f'figure-{number}'
     forms = [stem.with_suffix(f'.{f}') for f in options.format if f in _DRAWINGS]
     for path in forms or [stem]:
       for drawn in draw_figure(number, runs, path, choices, log_line):

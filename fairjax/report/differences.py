@@ -30,11 +30,7 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
   Raises:
     UserError: there is none, or it is no report of this version.
   """
-  path = pathlib.Path(path)
-  places = [path] if path.is_file() else [path / 'report.json', path / 'report' / 'report.json']
-  file = next((place for place in places if place.is_file()), None)
-  if file is None:
-    raise UserError(f'{path}: no report.json there: name a workdir with a report, or the file')
+  file = report_file(path)
   try:
     found = json.loads(file.read_text(encoding='utf-8'))
     schema = found['schema']
@@ -45,6 +41,15 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
     raise UserError(f'{file}: a report of another version (schema {schema}, not {SCHEMA}): write '
                     'it again with this fairjax')
   return found
+
+
+def report_file(path: str | os.PathLike) -> pathlib.Path:
+  """The `report.json` that `read_report` reads."""
+  path = pathlib.Path(path)
+  for place in (path, path / 'report.json', path / 'report' / 'report.json'):
+    if place.is_file():
+      return place
+  raise UserError(f'{path}: no report.json there: name a workdir with a report, or the file')
 
 
 def compare_reports(
@@ -220,9 +225,9 @@ def _notes(
       lines.append(f"Only in {name}: {', '.join(alone)}.")
   for key, words in (('n', 'samples per prefix'), ('coupled', 'coupling of the samples'),
                      ('permutations', 'permutations')):
-    values = [side[0]['measures'][key] for side in sides]
-    if values[0] != values[1]:
-      lines.append(f'The {words} differ: {_flat(values[0])} and {_flat(values[1])}.')
+    found = {tuple(_flat(row['measures'][key]) for row in pair): None
+             for pair in pairs or [[side[0] for side in sides]]}
+    lines += [f'The {words} differ: {one} and {other}.' for one, other in found if one != other]
   used = [list(side[0]['measures']['scorers']) for side in sides]
   for name, own, other in zip(names, used, used[::-1], strict=True):
     only = [s for s in own if s not in other]
@@ -257,8 +262,9 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
   head += [Text(line, 'note') for line in found['notes']]
   sections = [Section('Differences', [Text(
     'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
-    'difference up to its noise (95 %) shows nothing. The noise is that of sampling: one '
-    'training run each, so two runs of one recipe may differ by more.'),
+    'difference up to its noise (95 %) shows nothing; below 20 samples a prefix there is none, and '
+    'no verdict. The noise is that of sampling: one training run each, so two runs of one recipe '
+    'may differ by more.'),
     difference_table(found)])] if found['differences'] else []
   return Document(f"{' and '.join(found['reports'])}: {found['attribute']}", head,
                   sections).markdown().rstrip()
@@ -273,13 +279,13 @@ def difference_table(found: Mapping[str, Any]) -> Table:
       d['verdict'], d['verdict'])
     if d['scorer'] is None:
       name, values = 'S.S.c', [f'{100 * v:.1f}%' for v in d['values']]
-      change, noise = f"{100 * d['difference']:+.1f} points", f"{100 * d['noise']:.1f} points"
+      change, noise = (f'{number(100 * d[k], 1, sign=k == "difference")} points'
+                       for k in ('difference', 'noise'))
     else:
       name = f"{FAIRNESS[d['measure']]} {d['scorer']}"
       values = [format_estimate({'value': v, 'null_p95': f}, named=False)
                 for v, f in zip(d['values'], d['floors'], strict=True)]
-      change = f"{d['difference']:+.4f}"
-      noise = number(d['noise'], 4)
+      change, noise = number(d['difference'], 4, sign=True), number(d['noise'], 4)
     body.append([models, name, verdict, *values, change, noise])
   return Table(['model', 'measure', 'verdict', 'first (floor)', 'second (floor)', 'difference',
                 'noise (95 %)'], body, text_columns=3)

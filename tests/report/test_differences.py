@@ -166,6 +166,7 @@ def test_other_prefixes_behind_equal_labels_are_seen(pair, tmp_path):
 def test_what_differs_but_may_be_compared_is_said(pair, tmp_path):
   both = write(tmp_path / 'both', {'baseline': 0.4}, [*SCORERS, VaderScorer()])
   other = edit(read_report(both), coupled=False, n={'min': 10, 'max': 12})
+  other['rows'].insert(0, read_report(both)['rows'][0] | {'name': 'first'})  # there alone
   notes = ' '.join(compare_reports(pair[0], other, names=['one', 'two'])['notes'])
   assert 'Only two was measured with vader' in notes
   assert 'samples per prefix differ: 24 and 10–12' in notes
@@ -197,12 +198,14 @@ def test_the_verb_prints_writes_and_refuses(reports, tmp_path, capsys):
   assert '## Differences' in target.read_text()
   json_file = f'{one}/report/report.json'
   before = (reports[0] / 'report' / 'report.json').read_bytes()
-  for arguments in (['compare', json_file, two, f'--file={json_file}'], ['compare', one, 'none'],
-                    ['--workdir=x', 'compare', one, two], ['--workdir=x'], [],
-                    ['--config=c', '--workdir=x', '--encoder=minilm'],
-                    ['--records=x.jsonl', '--attribute=country']):
+  for arguments in (['compare', 'reports', json_file, two, f'--file={json_file}'],
+                    ['compare', 'reports', one, two, f'--file={json_file}'],
+                    ['compare', 'reports', one, two, f'--file={one}'],
+                    ['compare', 'reports', one, 'none'], ['report', '--workdir=x'], ['report'],
+                    ['report', '--config=c', '--workdir=x', '--encoder=minilm'],
+                    ['report', '--records=x.jsonl', '--attribute=country']):
     capsys.readouterr()
-    assert main(['report', *arguments]) == 2
+    assert main(arguments) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
   assert (reports[0] / 'report' / 'report.json').read_bytes() == before
 
