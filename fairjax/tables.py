@@ -49,6 +49,8 @@ def read_rows(
   # `whole_row`.
   begin = file.peek(_BEGIN)
   whole = functools.partial(whole_row, repair=repair, counts=counts)
+  hint = ' (or each line is a JSON object' + '; --columns takes other names' * (
+    rename is not None) + ')'
   rename = Rename({}) if rename is None else rename
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
     rows = _lines(file, path, whole)
@@ -58,7 +60,7 @@ def read_rows(
   else:
     rows = ((rename(cells), where) for cells, where in Table(
       file, path, [rename.theirs(name) for name in columns], unquoted_tabs=unquoted_tabs,
-      or_json=True))
+      hint=hint))
     if convert is not None:
       rows = ((convert(cells, where), where) for cells, where in rows)
   return ((whole(row, where), where) for row, where in rows)
@@ -253,12 +255,12 @@ class Table:
     unquoted_tabs: in a file with tabs a quote is a character like others, as GLUE, STS-B and
       Bias-in-Bios write theirs.
     fill: cells that a row lacks at its end are empty.
-    or_json: the message about the header says that JSON is read too.
+    hint: what else is read, for the message about the header.
   """
 
   def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
                names: Sequence[str] = (), unquoted_tabs: bool = False, fill: bool = False,
-               or_json: bool = False):
+               hint: str = ''):
     self._path, self._file, self._number = path, file, 0
     self.empty = 0  # rows without a text that were passed so far
     self._fill = fill
@@ -289,8 +291,8 @@ class Table:
         separator] else 'two separators are possible'
       raise UserError(
         f'{path}:{max(self._start, 1)}: {why}: the header must name the columns '
-        f"{', '.join(columns)}, separated by one of comma, semicolon and tab"
-        f"{' (or each line is a JSON object)' if or_json else ''}; this line is {_shown(first)}")
+        f"{', '.join(columns)}, separated by one of comma, semicolon and tab{hint}; this line is "
+        f'{_shown(first)}')
     twice = [n for n in dict.fromkeys(self.header) if n and self.header.count(n) > 1]
     if twice:
       raise UserError(f"{path}:{self._start}: two columns {', '.join(twice)}: keep one")

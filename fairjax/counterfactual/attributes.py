@@ -130,10 +130,11 @@ class Attribute:
                'template_subsets': dict(self.template_subsets)}
     return json_sha256(content)
 
-  def value_index(self, text: str) -> int:
+  def value_index(self, text: str, where: str = '') -> int:
     """Index of the value with this text, in any way of writing it; `UserError` without one."""
     if (index := self.find_value(text)) is None:
-      raise unknown_name(f'value of attribute {self.name}', text, self.value_texts)
+      error = unknown_name(f'value of attribute {self.name}', text, self.value_texts, where=where)
+      raise UserError(f'{error}. Other values need an attribute file (YAML)')
     return index
 
   def find_value(self, text: str) -> int | None:

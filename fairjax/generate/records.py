@@ -130,7 +130,7 @@ def read_records(
   for ours, number in rename.replaced.items():
     counts[f"values of column '{ours}' replaced by those of '{rename.theirs(ours)}'"] += number
   if complete is not None and complete.derived:
-    counts['templates taken from the prefix, without the value'] += complete.derived
+    counts['records whose template is the prefix without its value'] += complete.derived
 
 
 def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
@@ -241,10 +241,7 @@ class _Completion:
                       'in earlier records: give it in all records of an attribute or in none')
     if labelled or not (isinstance(value, str) and isinstance(prefix, str)):
       return record
-    index = attribute.find_value(value)
-    if index is None:
-      raise unknown_name(f'value of attribute {attribute.name}', value, attribute.value_texts,
-                         where=where)
+    index = attribute.value_index(value, where)
     record['template'] = self._finder(attribute.name).find(index, prefix)
     if record['template'] is None:
       raise UserError(f"{where}: the prefix does not hold '{value}', so its template is not known: "
@@ -327,7 +324,7 @@ def _check_types(record: dict[str, Any], where: str) -> None:
   """All of `check_record` that depends on names and types of the fields alone."""
   missing = [name for name in REQUIRED_FIELDS if name not in record]
   if missing:
-    raise UserError(f"{where}: fields missing: {', '.join(missing)}")
+    raise UserError(f"{where}: fields missing: {', '.join(missing)} (--columns takes other names)")
 
   def check(name, kinds, words):
     value = record[name]

@@ -348,10 +348,7 @@ class _Columns:
     attribute, key = self._attribute, (record['value'], record.get('subgroup'))
     value = self._values.get(key)
     if value is None:
-      value = attribute.find_value(record['value'])
-      if value is None:
-        raise unknown_name(f'value of attribute {attribute.name}', record['value'],
-                           attribute.value_texts, where=where)
+      value = attribute.value_index(record['value'], where)
       subgroup = attribute.values[value].subgroup
       if key[1] is not None and normal_form(key[1]) != normal_form(subgroup):
         raise UserError(f"{where}: subgroup of '{record['value']}' is '{key[1]}', but "

@@ -157,6 +157,15 @@ SECTIONS = {
          '--output=DIR/o --attribute=country --scorer=vader --permutations=9', 's.jsonl and ', {
            'r.jsonl': records(), 's.jsonl': records(
              lambda rows: [r for r in rows if r['value'] != 'Chile'])}),
+    Case('columns of other names', MEASURE, '--columns takes other names',
+         {'r.jsonl': 'prompt,answer\nIn Chile,good\n'}),
+    Case('a value that the attribute lacks', MEASURE, 'Other values need an attribute file', {
+      'r.jsonl': records(lambda rows: [rows[0] | {'value': 'France'}])}),
+    Case('a report into a file', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
+         '--output=DIR/r.jsonl', 'is no folder: name one', {'r.jsonl': records()}),
+    Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
+         'r/paper cannot be written', {'r': ''}),
+    Case('an output that a shell lost', 'compare paper --figure=2 --output=', 'it is empty'),
     Case('a log that is not there', CONVERT + 'inspect --records=DIR/l.json', 'not found'),
   ],
   'Scorers and lexicons': [

@@ -70,7 +70,7 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
   (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
   (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 7'),
   (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
-   r'r.jsonl:2: fields missing: prefix$'),
+   r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
   (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),
