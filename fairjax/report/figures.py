@@ -24,6 +24,7 @@ METHOD_COLOURS = {
   'sentiment': '#D55E00', 'random_projection': '#E69F00'}
 FLOOR = {'facecolor': 'none', 'edgecolor': '#AAAAAA', 'hatch': '////'}
 OTHER_COLOURS = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#F0E442')
+_MOST_INCHES = 430  # at 150 a PNG has at most 2^16 dots
 _MARKERS = {'baseline': 's', 'extended_baseline': 'D', 'embedding': 'o', 'sentiment': '^',
             'random_projection': 'P'}
 _METADATA = {'.png': {'Software': None}, '.svg': {'Date': None, 'Creator': None},
@@ -357,8 +358,8 @@ def drawing(rows: int, columns: int, width: float, height: float, **options: Any
   """A figure and its `[rows, columns]` axes, in our style while it is drawn and saved."""
   plt = pyplot()
   with plt.rc_context(STYLE):
-    yield plt.subplots(rows, columns, squeeze=False, layout='constrained', dpi=150,
-                       figsize=(width, height), **options)
+    yield plt.subplots(rows, columns, squeeze=False, layout='constrained', dpi=150, figsize=(
+      min(width, _MOST_INCHES), min(height, _MOST_INCHES)), **options)
 
 
 def _lay_out(figure) -> None:

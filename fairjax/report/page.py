@@ -246,7 +246,7 @@ def _examples(rows: Sequence[ModelRow], distributions: Mapping[str, Distribution
   found = next((distributions[row.name] for row in rows if row.name in distributions), None)
   if found is None or any(not cell for row in found.texts for cell in row):
     return []
-  value = re.compile(rf'\b{re.escape(found.values[0])}\b', re.IGNORECASE)
+  value = re.compile(rf'(?<!\w){re.escape(found.values[0])}(?!\w)', re.IGNORECASE)  # also C++
   return [value.sub('___', row[0][0][0])[:MOST_CHARACTERS] for row in found.texts]
 
 

@@ -94,8 +94,8 @@ def write_report(
   directory, distributions, seeds, curves = (
     pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
-  for pattern in ('values.*', 'fairness.*', 'tradeoff-*', 'curves-*'):  # of an earlier report
-    for old in (directory / 'figures').glob(pattern):
+  for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
+    for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
       old.unlink()
   labelled = labelling(config, [row.method for row in rows])
   limits = [line for line in [labelling_warning(labelled)] if line]

@@ -3,6 +3,7 @@
 import base64
 import copy
 import csv
+import dataclasses
 import hashlib
 import html.parser
 import io
@@ -302,6 +303,14 @@ def test_long_texts_are_cut_and_counted():
   assert (data['strings'][prefix], before) == ('1 2', 0)
   whole = distributions.texts[1][2][3][1]
   assert data['strings'][continuation] == whole[:1000] and after == len(whole) - 1000
+
+
+def test_a_value_that_ends_in_a_sign_leaves_a_blank_too():
+  row, found = many_values(2)
+  texts = [[[(f'My {v} code is', '')] for v in ('C++', 'C')]] * 3
+  page = make_page(EMPTY, [row], {'baseline': dataclasses.replace(
+    found, values=('C++', 'C'), texts=texts)})
+  assert page_data(page)['examples'] == ['My ___ code is'] * 3
 
 
 def test_a_report_without_texts_or_measures_is_a_page_too(tmp_path, models):

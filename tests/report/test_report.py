@@ -16,10 +16,12 @@ from fairjax.report.document import Code, Table, escape
 from fairjax.report.figures import (
   METHOD_COLOURS,
   MOST_POINTS,
+  drawing,
   plot_curves,
   plot_fairness,
   plot_tradeoff,
   plot_values,
+  pyplot,
 )
 from fairjax.report.sections import human_section, more_measures, paired_samples
 
@@ -284,12 +286,21 @@ def test_figures_are_written_listed_and_replaced(tmp_path, rows):
   folder = tmp_path / 'report'
   assert sorted(str(p.relative_to(folder)) for p in folder.glob('figures/*')) == expected
   first = {p.name: p.read_bytes() for p in folder.glob('figures/*')}
+  mine = folder / 'figures' / 'values.csv'
+  mine.touch()
   text, _ = write(tmp_path, rows)
+  mine.unlink()  # it is still there
   kept = {p.name: p.read_bytes() for p in folder.glob('figures/*')}
   assert kept == {name: content for name, content in first.items() if 'curves' not in name}
   for target in re.findall(r'\]\(([^)]*)\)', text):
     assert (folder / target).is_file()
   assert not list(folder.glob('.*'))
+
+
+def test_no_figure_is_larger_than_a_png_can_be():
+  with drawing(1, 1, 600, 1) as (figure, _):
+    assert figure.get_figwidth() * figure.dpi < 1 << 16
+    pyplot().close(figure)
 
 
 def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, rows):
