@@ -225,9 +225,10 @@ def _notes(
       lines.append(f"Only in {name}: {', '.join(alone)}.")
   for key, words in (('n', 'samples per prefix'), ('coupled', 'coupling of the samples'),
                      ('permutations', 'permutations')):
-    found = {tuple(_flat(row['measures'][key]) for row in pair): None
-             for pair in pairs or [[side[0] for side in sides]]}
-    lines += [f'The {words} differ: {one} and {other}.' for one, other in found if one != other]
+    values = [[_flat(row['measures'][key]) for row in pair]
+              for pair in pairs or [(sides[0][0], sides[1][0])]]
+    lines += dict.fromkeys(f'The {words} differ: {one} and {two}.' for one, two in values
+                           if one != two)
   used = [list(side[0]['measures']['scorers']) for side in sides]
   for name, own, other in zip(names, used, used[::-1], strict=True):
     only = [s for s in own if s not in other]
