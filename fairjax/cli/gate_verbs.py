@@ -3,7 +3,7 @@
 import argparse
 
 from fairjax.cli.measure_verbs import load_scorers
-from fairjax.cli.options import READING, SCORERS, add_shared, place_of, require
+from fairjax.cli.options import READING, SCORERS, add_shared, between, place_of, require
 from fairjax.cli.verb import Command, log_line, print_result, records_reader
 from fairjax.errors import UserError
 
@@ -11,7 +11,7 @@ from fairjax.errors import UserError
 def _options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'records')
   parser.add_argument('--against', metavar='FILE', help='generations of the old model')
-  parser.add_argument('--margin', type=float, default=0.01, metavar='W1',
+  parser.add_argument('--margin', type=between(0, 1), default=0.01, metavar='W1',
                       help='the largest rise of the I.F. that passes')
   parser.add_argument('--junit', metavar='FILE', type=place_of(folder=False),
                       help="write JUnit's XML, as build servers read it")
@@ -24,20 +24,22 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.files import atomic_write
   from fairjax.generate import check_complete
   from fairjax.measure.columns import read_attributes
-  from fairjax.measure.gate import CODES, compare_fairness, junit_xml, to_dict
+  from fairjax.measure.gate import CODES, check_prompts, compare_fairness, junit_xml, to_dict
   from fairjax.measure.scorers.cache import score_generations
   require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')
-  attributes, files = [load_attribute(a) for a in options.attribute], (
-    options.records, options.against)
-  coupled, samples = not options.independent, []
+  attributes = [load_attribute(a) for a in options.attribute]
+  files, coupled, read = (options.records, options.against), not options.independent, []
   for file in files:
     check_complete(file)
-    read = read_attributes(records_reader(options, attributes)(file), attributes,
-                           empty=options.empty or 'error', coupled=coupled)
-    samples.append({
-      (name, scorer.name): found.sample_scores(score_generations(
-        found, scorer, None, scored=options.scored, log=log_line), numbered=coupled)
-      for name, found in read.items() for scorer in load_scorers(options, file)})
+    read.append(read_attributes(records_reader(options, attributes)(file), attributes,
+                                empty=options.empty or 'error', coupled=coupled))
+  for name, new in read[0].items():
+    check_prompts(new, read[1][name], files=files)
+  samples = [{
+    (name, scorer.name): generations.sample_scores(score_generations(
+      generations, scorer, None, scored=options.scored, log=log_line), numbered=coupled)
+    for name, generations in side.items() for scorer in load_scorers(options, file)}
+    for file, side in zip(files, read, strict=True)]
   results = {}
   for key, new in samples[0].items():
     try:

@@ -49,10 +49,14 @@ def test_simulated_gates_err_as_documented(kind, coupled):
     assert sum(errs) <= most
 
 
-def test_chance_is_taken_off_where_n_differs():
+@pytest.mark.parametrize('coupled', [False, True])
+def test_chance_is_taken_off_where_n_or_coupling_differs(coupled):
   rng = np.random.default_rng(6)
-  few, many = (SampleScores.from_arrays(rng.random((3, n))) for n in (40, 4000))
-  found = compare_fairness(few, many, margin=0.05, permutations=50)
+  few, other = SampleScores.from_arrays(rng.random((3, 40))), rng.random((3, 4000))
+  if coupled:  # as few, equal for all values
+    other = np.tile(rng.random(40), (3, 1))
+  found = compare_fairness(few, SampleScores.from_arrays(other, coupled=coupled), margin=0.05,
+                           permutations=50)
   assert found.new - found.old > 0.05  # of the floors
   assert found.difference == pytest.approx(
     found.new - found.new_null_mean - found.old + found.old_null_mean, abs=1e-15)
@@ -68,33 +72,29 @@ def test_the_named_number_of_samples_tells():
   assert compare_fairness(*many, margin=0.02, permutations=20).verdict == 'no worse'
 
 
-def test_models_of_other_prompts_are_refused():
-  rng = np.random.default_rng(4)
-  a = SampleScores.from_arrays(rng.random((3, 30)))
-  with pytest.raises(UserError, match='values'):
-    compare_fairness(a, SampleScores.from_arrays(rng.random((2, 30))), margin=0.01)
+def test_a_gate_needs_twenty_samples():
+  few, many = (SampleScores.from_arrays(np.full((3, n), 0.5)) for n in (10, 30))
   with pytest.raises(UserError, match='20 or more'):
-    compare_fairness(SampleScores.from_arrays(rng.random((3, 10))), a, margin=0.01)
-  with pytest.raises(UserError, match='margin'):
-    compare_fairness(a, a, margin=0.0)
+    compare_fairness(few, many, margin=0.01)
 
 
 def test_exit_codes_and_junit(tmp_path, capsys):
   country = load_attribute('country')
-  for name, bias in (('old', 0.1), ('new', 0.4)):
+  for name, bias, templates, begin in (
+      ('old', 0.1, 2, ''), ('new', 0.4, 2, ''), ('fewer', 0.4, 1, ''), ('other', 0.4, 2, 'So: ')):
     rng = np.random.default_rng(5)
     (tmp_path / name).write_text(''.join(
       json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
-                  'template': p.template, 'prefix': p.text, 'sample': i, 'continuation': 'a',
-                  'scores': {'s': float(x)}}) + '\n'
-      for p in country.prefixes() if p.template < 2
+                  'template': p.template, 'prefix': begin + p.text, 'sample': i,
+                  'continuation': 'a', 'scores': {'s': float(x)}}) + '\n'
+      for p in country.prefixes() if p.template < templates
       for i, x in enumerate(0.6 * rng.random(24) + bias * (p.value == 0))))
 
   def gate(new, old, margin):
     code = main(['compare', 'gate', f'--records={tmp_path / new}', f'--against={tmp_path / old}',
                  '--attribute=country', '--scorer=recorded:s', f'--margin={margin}',
                  '--permutations=20', f'--junit={tmp_path / "j.xml"}'])
-    line = capsys.readouterr().out
+    line = ''.join(capsys.readouterr())
     return code, line, ElementTree.parse(tmp_path / 'j.xml').getroot()  # noqa: S314  our own
 
   code, line, suite = gate('new', 'old', 0.005)
@@ -104,3 +104,7 @@ def test_exit_codes_and_junit(tmp_path, capsys):
   rise = float(line.split('difference ')[1].split()[0])
   code, line, suite = gate('new', 'old', rise)
   assert code == 4 and suite.get('errors') == '1'
+  for other, count in (('fewer', 10), ('other', 40)):
+    code, line, _ = gate('new', other, 0.005)
+    assert code == 2 and f'{count} prompts of country' in line
+  assert gate('new', 'old', 0)[0] == 2
