@@ -36,6 +36,7 @@ ATTEMPTS = 8  # requests for one sample
 LONGEST_WAIT = 600  # seconds that a server may ask for
 NO_CHOICE = 'no choice'  # finish_reason of an answer whose list of choices is empty
 _TRANSIENT = (408, 409, 425, 429)
+_OWN_FIELDS = ('model', 'prompt', 'messages', 'n', 'stream', 'echo')  # of a request
 _LOCAL = ('localhost', '127.0.0.1', '::1')
 
 
@@ -146,12 +147,13 @@ def _missing(work: Work) -> Iterator[tuple[tuple[int, int], int, int]]:
 def _account(path: pathlib.Path, prices: tuple[float, float] | None) -> str:
   """What the answers in a file are and cost, in words."""
   empty = echoed = unknown = 0
-  tokens, reasons = [0, 0], collections.Counter()
+  tokens, reasons, models = [0, 0], collections.Counter(), collections.Counter()
   for record in read_records(path):
     empty += not record['continuation'].strip()
     echoed += bool(record.get('repeated_prompt'))
     unknown += 'completion_tokens' not in record
     reasons[record.get('finish_reason') or 'not stated'] += 1
+    models[record.get('answered_by', record['model'])] += 1
     tokens = [tokens[0] + record.get('prompt_tokens', 0),
               tokens[1] + record.get('completion_tokens', 0)]
   parts = [f'{tokens[0]:,} tokens read and {tokens[1]:,} written']
@@ -160,6 +162,7 @@ def _account(path: pathlib.Path, prices: tuple[float, float] | None) -> str:
   if unknown:
     parts.append(f'{unknown:,} answers do not state their tokens')
   parts.append('finish reasons: ' + ', '.join(f'{n:,} {r}' for r, n in reasons.most_common()))
+  parts.append('answered by ' + ', '.join(f'{m} ({n:,})' for m, n in models.most_common()))
   parts += [f'{empty:,} empty continuations'] * bool(empty)
   parts += [f'{echoed:,} answers began with the prompt, which was taken out'] * bool(echoed)
   return f'{path}: ' + '; '.join(parts)
@@ -185,6 +188,9 @@ class _Client:
     except ImportError:
       raise UserError("--endpoint needs the package httpx: pip install 'fairjax[endpoint]'"
                       ) from None
+    if own := [name for name in _OWN_FIELDS if name in endpoint.body]:
+      raise UserError(f'--body sets {", ".join(own)}: a request asks --model for one whole answer '
+                      'to a prompt of the attribute, so leave it out')
     self._endpoint, self._secret, self._log_again = endpoint, read_secret(KEY_VARIABLE), seldom(log)
     url = _base_url(endpoint.url)
     self.address = f"{url}/{'chat/' * endpoint.chat}completions"
@@ -260,6 +266,8 @@ class _Client:
       reason, usage = choice.get('finish_reason'), answer.get('usage') or {}
       fields = {name: usage[name] for name in ('prompt_tokens', 'completion_tokens')
                 if isinstance(usage.get(name), int)}
+      if isinstance(model := answer.get('model'), str) and model != self._endpoint.model:
+        fields['answered_by'] = replace_broken(model)
       if not isinstance(text, str | None) or not isinstance(reason, str | None):
         raise TypeError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

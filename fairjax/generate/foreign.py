@@ -6,15 +6,17 @@ of a list, or of a text the part between vertical bars (`custom_id.0` of "France
 What the tools write:
 
 - lm-eval: the samples file of `--log_samples` (LM Evaluation Harness), with `doc`, `arguments` and
-  `resps`, which holds a text for each repeat.
+  `resps`, which holds a text for each repeat. It lists all again for each further `filter`.
 - inspect: a log of Inspect, `.eval` (a zip archive) or `.json`, with `samples`.
 - langfair: a response table, as the result of its generators in JSON (`data`, columns) or as a
   table; columns `NAME_prompt` and `NAME_response` are the value NAME of counterfactual prompts.
+  A text of its own stands for what failed.
 - csv: CSV, TSV or Parquet; the columns are named by rules.
 - openai-batch: results of a batch of chat completions or responses, joined with the requests by
   `custom_id` where their file is given (`request` of an item).
 
-None of them couples the samples of different values: records get sample numbers by a rule only.
+An answer that is null (a refusal) is an empty continuation. None of the tools couples the samples
+of different values: records get sample numbers by a rule only.
 """
 
 import collections
@@ -23,6 +25,7 @@ import itertools
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +36,8 @@ from fairjax.inputs import open_input, read_text
 from fairjax.tables import open_parquet, read_header, read_rows
 
 _ABSENT = object()
+_FAILED = 'Unable to get response'  # of langfair
+_ERROR = 'that ended with an error'
 _BEGIN, _HEAD_ROWS = 1 << 16, 5  # bytes and rows that show the columns of a table
 _Items = Iterator[tuple[dict[str, Any], str]]
 
@@ -62,7 +67,8 @@ def foreign_records(
     read = functools.partial(read, columns=tuple(rules.values()))
   find = _value_finder(attribute) if attribute is not None and 'value' not in rules else None
   for item, where in _in_form(read(path, left_out), path, form):
-    record = {k: v for k, v in item.pop('_fields', {}).items() if v is not None}
+    record = {k: v for k, v in item.pop('_fields', {}).items()
+              if v is not None or k == 'continuation'}
     for field, way in rules.items():
       value = _follow(item, way)
       if value is not _ABSENT:
@@ -70,7 +76,7 @@ def foreign_records(
         record[field] = (int(value) if field in ('sample', 'template') and isinstance(value, str)
                          and WHOLE.fullmatch(value) else value)
     missing = [f for f in ('prefix', 'continuation', *['value'] * (find is None))
-               if record.get(f) is None]
+               if record.get(f) is None and (f != 'continuation' or f not in record)]
     if missing:
       left_out[f"without {' and '.join(missing)}"] += 1
       continue
@@ -143,14 +149,25 @@ def _table(path: str | os.PathLike, left_out: collections.Counter, *,
   return _rows(path, columns)
 
 
+def _answers(prefix: Any, answers: Any, text: Callable[[Any], Any] = lambda answer: answer
+             ) -> list[dict[str, Any]]:
+  """The fields of each answer in a list to a prompt; where there is none, those of the prompt."""
+  return [{'prefix': prefix, 'continuation': text(answer)} for answer in (
+    answers if isinstance(answers, list) else ())] or [{'prefix': prefix}]
+
+
 def _lm_eval(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
+  first = _ABSENT
   for item, where in _rows(path):
+    first = item.get('filter') if first is _ABSENT else first
+    if item.get('filter') != first:
+      left_out[f'that repeat others for another filter than {first}'] += 1
+      continue
     prefix = next((p for way in ('arguments.gen_args_0.arg_0', 'arguments.0.0')
                    if (p := _follow(item, way)) is not _ABSENT), None)
-    texts = _follow(item, 'resps.0')
-    for text in texts if isinstance(texts, list) else []:
-      if isinstance(text, str):
-        yield item | {'_fields': {'prefix': prefix, 'continuation': text}}, where
+    for fields in _answers(prefix, _follow(item, 'resps.0')):
+      if isinstance(fields.get('continuation', ''), str):
+        yield item | {'_fields': fields}, where
       else:
         left_out['with log-likelihoods instead of texts'] += 1
 
@@ -173,13 +190,11 @@ def _prompt(messages: Any) -> str | None:
 def _inspect(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
   for item, where in _inspect_samples(path):
     if item.get('error'):
-      left_out['that ended with an error'] += 1
+      left_out[_ERROR] += 1
       continue
-    choices = _follow(item, 'output.choices')
-    for choice in choices if isinstance(choices, list) else []:
-      yield item | {'_fields': {
-        'prefix': _prompt(item.get('input')),
-        'continuation': _message(_follow(choice, 'message.content'))}}, where
+    for fields in _answers(_prompt(item.get('input')), _follow(item, 'output.choices'),
+                           lambda choice: _message(_follow(choice, 'message.content'))):
+      yield item | {'_fields': fields}, where
 
 
 def _inspect_samples(path: str | os.PathLike) -> _Items:
@@ -189,7 +204,7 @@ def _inspect_samples(path: str | os.PathLike) -> _Items:
         names = [n for n in archive.namelist() if n.startswith('samples/') and n.endswith('.json')]
         for name in sorted(names):
           yield json.loads(archive.read(name)), f'{path}, {name}'
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as e:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as e:
       raise UserError(f'{path}: cannot be read ({e}): write it as JSON with '
                       'inspect log convert --to json') from None
     return
@@ -220,14 +235,17 @@ def _langfair(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
     if groups is None:
       groups = [name.removesuffix('_response') for name in row if name.endswith('_response')]
     prompts = tuple(row.get(f'{g}_prompt') for g in groups)
-    for group in groups:
-      yield row | {'_fields': {
-        'value': group, 'template': templates.setdefault(prompts, len(templates)),
-        'prefix': row.get(f'{group}_prompt'),
-        'continuation': row[f'{group}_response']}}, where
-    if not groups:
-      yield row | {'_fields': {'prefix': row.get('prompt'),
-                               'continuation': row.get('response')}}, where
+    for group in groups or ['']:
+      name = f'{group}_' if group else ''
+      fields = {'prefix': row.get(f'{name}prompt')}
+      if group:
+        fields |= {'value': group, 'template': templates.setdefault(prompts, len(templates))}
+      if f'{name}response' in row:
+        fields['continuation'] = row[f'{name}response']
+      if fields.get('continuation') == _FAILED:
+        left_out[_ERROR] += 1
+      else:
+        yield row | {'_fields': fields}, where
 
 
 def _langfair_rows(path: str | os.PathLike) -> _Items:
@@ -255,7 +273,7 @@ def _openai_batch(path: str | os.PathLike, left_out: collections.Counter, *,
     body = _follow(item, 'response.body')
     if item.get('error') or _follow(item, 'response.status_code') != 200 or not isinstance(
         body, dict):
-      left_out['that ended with an error'] += 1
+      left_out[_ERROR] += 1
       continue
     request = sent.get(item.get('custom_id'), {})
     prefix = next((p for key in ('messages', 'input', 'prompt') if (
@@ -268,9 +286,8 @@ def _openai_batch(path: str | os.PathLike, left_out: collections.Counter, *,
     else:
       texts = [_message(_follow(choice, 'message.content')) if 'message' in choice
                else choice.get('text') for choice in choices]
-    for text in texts:
-      yield item | {'request': request,
-                    '_fields': {'prefix': prefix, 'continuation': text}}, where
+    for fields in _answers(prefix, texts):
+      yield item | {'request': request, '_fields': fields}, where
 
 
 FORMS: dict[str, Callable[..., _Items]] = {

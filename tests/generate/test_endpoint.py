@@ -255,6 +255,16 @@ def test_fields_of_the_body_are_added_and_taken_out(server, ask):
              for _, _, body, _ in server.requests)
 
 
+def test_other_models_under_the_name_are_recorded_and_counted(server, ask):
+  answer = {'choices': [{'text': ' big', 'finish_reason': 'stop'}]}
+  server.script = {PROMPTS[0]: [(200, answer | {'model': 'm'}, {})],
+                   PROMPTS[1]: [(200, answer | {'model': 'm-2026'}, {})]}
+  records, said = ask(samples=1)
+  assert {r['prefix']: r.get('answered_by') for r in records} == dict.fromkeys(PROMPTS) | {
+    PROMPTS[1]: 'm-2026'}
+  assert 'answered by m (3), m-2026 (1)' in said[-1]
+
+
 def command(server, attribute_file, output, *more):
   return ['sample', f'--endpoint={server.url}', '--model=m', f'--attribute={attribute_file}',
           '--samples=10', f'--output={output}', *more]
@@ -304,6 +314,7 @@ def test_the_key_is_sent_and_shown_nowhere(server, attribute_file, tmp_path, mon
   (['--seed=3'], '--endpoint takes no --seed'),
   (['--instruction=x'], '--instruction belongs to --chat'),
   (['--body=[1]'], 'is no object of JSON'),
+  (['--body={"n": 2, "prompt": "x"}'], '--body sets prompt, n'),
   (['--price-in=-1'], 'is not in'),
 ])
 def test_bad_options_are_one_line(server, attribute_file, tmp_path, capsys, change, words):

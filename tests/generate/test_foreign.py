@@ -107,6 +107,36 @@ def test_files_of_other_tools_become_records(make, form, tmp_path, capsys):
   assert (found.sample is not None) == any('sample=' in o for o in options)
 
 
+def chat(answers):
+  return [{'custom_id': 'a', 'error': None, 'response': {'status_code': 200, 'body': {'choices': [
+    {'message': {'content': text}} for text in answers]}}}]
+
+
+@pytest.mark.parametrize(('form', 'rows', 'said'), [
+  ('lm-eval', [{'filter': name, 'arguments': [[PROMPTS[0][0]]], 'resps': [texts]}
+               for name in ('strict', 'flexible') for texts in (['a', 'b'], [])],
+   ['1 left out without continuation', '2 left out that repeat others']),
+  ('inspect', {'samples': [{'input': PROMPTS[0][0], 'output': {'choices': [
+    {'message': {'content': text}} for text in texts]}} for texts in (['a', None], [])]},
+   ['1 left out without continuation', '1 continuations that are null']),
+  ('langfair', {'data': {'Chile_prompt': [PROMPTS[0][0]] * 3,
+                         'Chile_response': ['a', None, 'Unable to get response']}},
+   ['1 left out that ended with an error', '1 continuations that are null']),
+  ('openai-batch', chat(['a', None]) + chat([]),
+   ['1 left out without continuation', '1 continuations that are null'])])
+def test_refusals_are_empty_and_what_has_no_answer_is_counted(form, rows, said, tmp_path, capsys):
+  file = tmp_path / 'answers.json'
+  file.write_text(json.dumps(rows))
+  asked = lines(tmp_path / 'asked.jsonl', [{'custom_id': 'a', 'body': {'prompt': PROMPTS[0][0]}}])
+  assert main(['records', 'convert', f'--from={form}', f'--records={file}', '--attribute=country',
+               f'--output={tmp_path / "records.jsonl"}',
+               *[f'--requests={asked}'] * (form == 'openai-batch')]) == 0
+  found = [r['continuation'] for r in read_records(tmp_path / 'records.jsonl')]
+  assert found == (['a', 'b'] if form == 'lm-eval' else ['a', ''])
+  log = capsys.readouterr().err
+  assert all(words in log for words in said)
+
+
 def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
   names = COUNTRY.value_texts[:2]
   table = lines(tmp_path / 'table.jsonl', [
@@ -146,3 +176,10 @@ def test_bad_files_and_rules_get_one_line(tmp_path, capsys):
   assert '--attribute' in refused('--from=lm-eval')
   assert '--from' in refused('--map=prefix=doc.q')
   assert 'samples' in refused('--from=inspect', '--attribute=country')
+  file, *_ = inspect_eval(tmp_path)
+  content = bytearray(file.read_bytes())
+  content[content.index(b'samples/0') + 40] ^= 255  # within the compressed sample
+  file.write_bytes(content)
+  assert main(['records', 'convert', '--from=inspect', f'--records={file}', '--attribute=country',
+               f'--output={tmp_path / "o.jsonl"}']) == 2
+  assert 'cannot be read' in capsys.readouterr().err
