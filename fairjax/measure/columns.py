@@ -55,7 +55,7 @@ class EmptyTexts(NamedTuple):
     order = sorted(range(len(self.values)), key=lambda i: -self.empty[i] / self.records[i])
     shares = [f'{self.values[i]} {100 * self.empty[i] / self.records[i]:.1f} %' for i in order]
     text = (f'{sum(self.empty):,} of {sum(self.records):,} continuations are empty: '
-            + ', '.join(shares[:_NAMED]) + (', ...' if len(shares) > _NAMED else ''))
+            f'{_some(shares)}')
     if self.p_value is not None:
       text += f' (chi-squared test of equal shares: p = {self.p_value:.2g})'
       if self.p_value < LEVEL:
@@ -63,6 +63,10 @@ class EmptyTexts(NamedTuple):
     if self.left_out:
       text += f'; {self.left_out:,} records were left out, partners in the same sample included'
     return text
+
+
+def _some(words: Sequence[str]) -> str:
+  return ', '.join(words[:_NAMED]) + (', ...' if len(words) > _NAMED else '')
 
 
 def rows_to_keep(
@@ -82,9 +86,9 @@ def rows_to_keep(
       values, found, records, strict=True) if n]
     raise UserError(
       f'{where[int(blank.argmax())]}: this continuation is empty, as are {blank.sum():,} of '
-      f'{blank.size:,}: {", ".join(by_value[:_NAMED])}{", ..." if len(by_value) > _NAMED else ""}. '
-      'Choose --empty=drop to leave them out (of coupled samples their partners too), or '
-      '--empty=keep to measure them as they are; unequal shares are a bias of their own')
+      f'{blank.size:,}: {_some(by_value)}. Choose --empty=drop to leave them out (of coupled '
+      'samples their partners too), or --empty=keep to measure them as they are; unequal shares '
+      'are a bias of their own')
   if empty == 'drop':
     gone = blank
     if samples is not None:
@@ -436,11 +440,11 @@ def _check_counts(generations: Generations) -> None:
   missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]
              for template, row in zip(templates, generations.cells(), strict=True)}
   if any(missing.values()):
-    parts = [f"template {t!r}: {', '.join(v)}" for t, v in missing.items() if v]
+    pairs = [f'{name} in template {t!r}' for t, absent in missing.items() for name in absent]
     raise UserError(
-      f'no records of {sum(map(len, missing.values()))} of {len(templates) * len(names)} pairs of '
-      f'template and value of attribute {generations.attribute.name}: {"; ".join(parts)}. Every '
-      'value that occurs is needed in every template')
+      f'no records of {len(pairs)} of {len(templates) * len(names)} pairs of template and value of '
+      f'attribute {generations.attribute.name} ({_some(pairs)}): every value that occurs is needed '
+      'in every template')
 
 
 def _check_samples(generations: Generations) -> None:
