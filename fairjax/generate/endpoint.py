@@ -334,7 +334,7 @@ def _code(response: 'httpx.Response') -> Any:
 
 def _seconds_to_wait(header: str) -> float | None:
   """Seconds that a Retry-After asks for, as a number or a date; None without one."""
-  if header.isdecimal():
+  if header.replace('.', '', 1).isdecimal():
     return float(header)
   try:
     until = email.utils.parsedate_to_datetime(header)

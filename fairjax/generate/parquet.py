@@ -25,6 +25,7 @@ _BATCH = 2_000  # rows that become Python objects at a time
 _KEY = b'fairjax.records'  # of the file's metadata
 _TEXTS = ('attribute', 'value', 'subgroup', 'prefix', 'continuation', 'model')
 _INT64 = range(-(1 << 63), 1 << 63)
+_EXACT = 1 << 53  # whole numbers below it are exact as float64
 
 
 def write_parquet(file: Any, records: Iterable[Mapping[str, Any]], metadata: Mapping[str, Any]
@@ -58,7 +59,7 @@ def _row(record: Mapping[str, Any], template: type) -> dict[str, Any]:
       fits = isinstance(value, int) and not isinstance(value, bool) and value in _INT64
     else:
       fits = name == 'scores' and isinstance(value, Mapping) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) for v in value.values())
+        isinstance(v, float) or type(v) is int and abs(v) < _EXACT for v in value.values())
     if fits:
       row[name] = list(value.items()) if name == 'scores' else value
     elif name != '_where':

@@ -64,7 +64,8 @@ CASES = {
                                   'rate': 0.5, 'mixed': 1}, BASE | {'mixed': 1.0}],
   'scores that differ by record': [BASE | {'scores': {'a': 0.25}}, BASE | {'scores': {}},
                                    BASE | {'scores': {'c': 1.0, 'a': 0.5}}, BASE],
-  'scores that are no numbers': [BASE | {'scores': {'a': 'high', 'b': None, 'c': 1}}],
+  'scores that are no numbers': [BASE | {'scores': {'a': 'high', 'b': None, 'c': 1}},
+                                 BASE | {'scores': {'a': 1 << 70}}],
 }
 
 
