@@ -113,7 +113,7 @@ def whole_row(row: Any, where: str, *, repair: bool | None = None,
   return replace_broken(row)
 
 
-def read_header(begin: bytes, *, rows: int) -> list[str]:
+def read_header(begin: bytes, *, rows: int, pattern: str = r'[\w.]*') -> list[str]:
   """Names of the columns if the first lines look like a table: as many cells in each row."""
   text = begin.decode('utf-8', 'ignore')
   for separator in SEPARATORS.values():
@@ -123,7 +123,7 @@ def read_header(begin: bytes, *, rows: int) -> list[str]:
     except csv.Error:
       continue
     names = [name.strip() for name in found[0]] if found else []
-    if len(found) > 1 and len(names) > 1 and all(re.fullmatch(r'[\w.]*', n) for n in names) and all(
+    if len(found) > 1 and len(names) > 1 and all(re.fullmatch(pattern, n) for n in names) and all(
         len(cells) == len(names) for cells in found[:-1]):
       return names
   return []

@@ -137,7 +137,7 @@ def _rows(path: str | os.PathLike, columns: Sequence[str] = ()) -> _Items:
             number += 1
             yield row, f'{path}, row {number}'
       return
-    columns = columns or read_header(file.peek(_BEGIN), rows=_HEAD_ROWS)
+    columns = columns or read_header(file.peek(_BEGIN), rows=_HEAD_ROWS, pattern='.*')
     for row, where in read_rows(file, path, columns):
       if not isinstance(row, dict):
         raise UserError(f'{where}: expected a JSON object, not {type(row).__name__}')
