@@ -28,19 +28,20 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.measure.scorers.cache import score_generations
   require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')
   attributes = [load_attribute(a) for a in options.attribute]
-  files, coupled, read = (options.records, options.against), not options.independent, []
+  files, coupled = (options.records, options.against), not options.independent
+  read, samples, results = [], [], {}
   for file in files:
     check_complete(file)
     read.append(read_attributes(records_reader(options, attributes)(file), attributes,
                                 empty=options.empty or 'error', coupled=coupled))
-  for name, new in read[0].items():
-    check_prompts(new, read[1][name], files=files)
-  samples = [{
-    (name, scorer.name): generations.sample_scores(score_generations(
-      generations, scorer, None, scored=options.scored, log=log_line), numbered=coupled)
-    for name, generations in side.items() for scorer in load_scorers(options, file)}
-    for file, side in zip(files, read, strict=True)]
-  results = {}
+  for name, generations in read[0].items():
+    check_prompts(generations, read[1][name], files=files)
+  for file, side in zip(files, read, strict=True):
+    scorers = load_scorers(options, file)
+    samples.append({
+      (name, scorer.name): generations.sample_scores(score_generations(
+        generations, scorer, None, scored=options.scored, log=log_line), numbered=coupled)
+      for name, generations in side.items() for scorer in scorers})
   for key, new in samples[0].items():
     try:
       results[key] = compare_fairness(new, samples[1][key], margin=options.margin,
