@@ -100,9 +100,7 @@ def _check_data(options: argparse.Namespace) -> int:
   from fairjax.data.data_check import check_cache, check_prepared, check_sources
   parts = {}
   if options.config:
-    from fairjax.counterfactual import load_attribute
-    config = load_config(options.config, options.overrides)
-    parts['documents'] = check_sources(config, load_attribute(config.attribute))
+    parts['documents'] = check_sources(load_config(options.config, options.overrides))
   if options.workdir:
     from fairjax.run.workdir import data_folder
     folder, saved = pathlib.Path(options.workdir), pathlib.Path(options.workdir, 'config.json')

@@ -12,17 +12,18 @@ import hashlib
 import json
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from fairjax.config import PLANTED_SOURCES, Config, DataConfig
-from fairjax.counterfactual import Attribute
-from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
+from fairjax.data.corpus import SPLITS, TfdsDataset
 from fairjax.data.documents import list_files, read_documents
 from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
 from fairjax.data.token_store import open_token_store
+from fairjax.data.wikitext import compare_wikitext, find_wikitext
 from fairjax.errors import UserError
 from fairjax.files import check_sizes, file_sha256, read_sealed_json
 from fairjax.progress import without_native_lines
@@ -52,15 +53,19 @@ class Findings:
     return dataclasses.asdict(self)
 
 
-def check_sources(config: Config, attribute: Attribute) -> Findings:
+def check_sources(config: Config) -> Findings:
   """Reads the documents that `config.data` names."""
   findings, data = Findings(), config.data
   if data.source in PLANTED_SOURCES:
     findings.notes.append('the planted corpus is made, not read: nothing to check')
-    return findings
-  if data.source in ('wikitext103', 'wikitext2'):
-    _check_tfds(Corpus(data, attribute, '.'), findings)
-    return findings
+  elif data.source in TFDS_SOURCES:
+    _check_wikitext(data, findings)
+  else:
+    _check_files(data, findings)
+  return findings
+
+
+def _check_files(data: DataConfig, findings: Findings) -> None:
   digests: dict[str, np.ndarray] = {}
   for split in ('train',) if data.holdout else SPLITS:
     counts, seen = collections.Counter(), array.array('q')
@@ -74,7 +79,6 @@ def check_sources(config: Config, attribute: Attribute) -> Findings:
     findings.counts[split] = dict(counts)
     findings.notes.append(f'{split}: ' + ', '.join(
       f'{n:,} {name.replace("_", " ")}' for name, n in counts.items() if n))
-  return findings
 
 
 def check_prepared(directory: str | os.PathLike) -> Findings:
@@ -165,21 +169,35 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
     findings.notes.append(f'{path}: {number - SHOWN} more broken lines')
 
 
-def _check_tfds(corpus: Corpus, findings: Findings) -> None:
-  """Reads the TFRecord files of a TFDS dataset."""
-  with without_native_lines():
-    from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
-  dataset = findings.attempt(corpus.tfds_dataset)
-  if dataset is None:
+def _check_wikitext(data: DataConfig, findings: Findings) -> None:
+  """Reads the dataset in `data.tfds_dir`, else the official files it would be made of."""
+  if data.tfds_dir:
+    with without_native_lines():
+      from fairjax.data.tfds_wikitext import check_tfrecords, find_dataset  # TensorFlow
+    if builder := find_dataset(data.source, data.tfds_dir):
+      dataset = TfdsDataset(builder)
+      for split, files in dataset.files.items():
+        counts = [findings.attempt(check_tfrecords, p) for p in files]
+        if None not in counts and sum(counts) != dataset.sizes[split]:
+          findings.problems.append(
+            f'{os.path.dirname(files[0])}: {split} holds {sum(counts)} articles instead of '
+            f'{dataset.sizes[split]}: delete the dataset to make it anew')
+        findings.counts[split] = {'documents': sum(filter(None, counts))}
+        findings.notes.append(
+          f'{split}: {sum(filter(None, counts)):,} articles in {len(files)} files')
+      return
+  if not data.manual_dir:
+    findings.notes.append(f'no data.manual_dir, and no dataset of {data.source} in data.tfds_dir: '
+                          'nothing to check')
     return
-  for split, files in dataset.files.items():
-    counts = [findings.attempt(check_tfrecords, p) for p in files]
-    if None not in counts and sum(counts) != dataset.sizes[split]:
-      findings.problems.append(
-        f'{os.path.dirname(files[0])}: {split} holds {sum(counts)} articles instead of '
-        f'{dataset.sizes[split]}: delete the dataset to make it anew')
-    findings.counts[split] = {'documents': sum(filter(None, counts))}
-    findings.notes.append(f'{split}: {sum(filter(None, counts)):,} articles in {len(files)} files')
+  with tempfile.TemporaryDirectory() as unpacked:
+    files = findings.attempt(find_wikitext, data.source, data.manual_dir, unpack_to=unpacked,
+                             sha256=data.sha256)
+    if files:
+      _check_files(dataclasses.replace(data, source='wikitext', **{
+        split: (str(path),) for split, path in files.items()}), findings)
+      findings.notes += [compare_wikitext(data.source, split, collections.Counter(counts))[1]
+                         for split, counts in findings.counts.items()]
 
 
 def _check_inputs(prepared: PreparedData, findings: Findings) -> None:

@@ -73,6 +73,13 @@ class FairjaxWikitext2(_Wikitext):
 _BUILDERS = {'wikitext103': FairjaxWikitext103, 'wikitext2': FairjaxWikitext2}
 
 
+def find_dataset(corpus: str, tfds_dir: str | os.PathLike) -> tfds.core.DatasetBuilder | None:
+  """The dataset in a folder, if it was finished there."""
+  builder = _BUILDERS[corpus](data_dir=pathlib.Path(tfds_dir).expanduser())
+  finished = builder.info.splits and (pathlib.Path(builder.data_dir) / COUNTS).is_file()
+  return builder if finished else None
+
+
 def build_wikitext(
   corpus: str, tfds_dir: str | os.PathLike, *, manual_dir: str | os.PathLike = '',
   download: bool = False, sha256: str = '', num_shards: int | None = None,
@@ -80,10 +87,10 @@ def build_wikitext(
 ) -> tfds.core.DatasetBuilder:
   """Opens a dataset; a new one is made first, and its counts compared with the published."""
   tfds_dir = pathlib.Path(tfds_dir).expanduser()
+  if found := find_dataset(corpus, tfds_dir):
+    return found
   builder = _BUILDERS[corpus](data_dir=tfds_dir)
   folder = pathlib.Path(builder.data_dir)
-  if builder.info.splits and (folder / COUNTS).is_file():
-    return builder
   if download:
     manual_dir = fetch_wikitext(
       corpus, tfds_dir / 'downloads', sha256=sha256, log=log).parent

@@ -106,10 +106,17 @@ def fetch_wikitext(
 
 
 def count_wikitext(name: str, split: str, path: str | os.PathLike) -> tuple[dict[str, int], str]:
-  """Counts a file, and a line that compares the counts with the published numbers."""
-  counts = collections.Counter()
-  words = sum(len(text.split()) for text in read_documents([path], layout='wikitext',
-                                                          counts=counts))
+  """Counts a file; see `compare_wikitext`."""
+  counts: collections.Counter = collections.Counter()
+  for text in read_documents([path], layout='wikitext', counts=counts):
+    counts['words'] += len(text.split())
+  return compare_wikitext(name, split, counts)
+
+
+def compare_wikitext(
+  name: str, split: str, counts: Mapping[str, int]) -> tuple[dict[str, int], str]:
+  """Counts of a split, and a line that compares them with the published numbers."""
+  words = counts['words']
   found = {'articles': counts['documents'], 'lines': counts['lines'], 'words': words,
            'tokens': words + counts['lines']}
   corpus, differences = CORPORA[name], []

@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 
 def sources(folder, **changes):
-  return check_sources(config(folder, **changes), COUNTRY)
+  return check_sources(config(folder, **changes))
 
 
 def test_good_files_have_no_problem(folder):

@@ -15,6 +15,7 @@ from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.data import wikitext as wikitext_files
 from fairjax.data.corpus import Corpus
+from fairjax.data.data_check import check_sources
 from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 from fairjax.data.wikitext import count_wikitext, fetch_wikitext, find_wikitext
@@ -130,6 +131,20 @@ def test_counts_are_compared_with_the_published(tmp_path):
   assert found == {'articles': 3, 'lines': 18, 'words': 48, 'tokens': 66}
   assert line == ('wikitext2 valid: 3 articles, 18 lines, 48 words (66 tokens with <eos>): NOT the '
                   'official file, which has 60 articles and 217,646 tokens')
+  # The check of data reads the files, in the zip too, and makes no dataset of them.
+  write_zip(tmp_path / 'z' / 'wikitext-2-v1.zip')
+  before = sorted(tmp_path.rglob('*'))
+  for manual in (folder, tmp_path / 'z'):
+    checked = check_sources(Config(data=DataConfig(source='wikitext2', manual_dir=str(manual))))
+    assert checked.problems == [] and line in checked.notes
+    assert checked.counts['valid']['documents'] == 3
+  assert sorted(tmp_path.rglob('*')) == before
+  (folder / 'wiki.test.tokens').write_bytes(b' \n = A = \n \n \xff \n')
+  checked = check_sources(Config(data=DataConfig(source='wikitext2', manual_dir=str(folder))))
+  (problem,) = checked.problems
+  assert 'test.tokens:4: not UTF-8' in problem
+  nothing = check_sources(Config(data=DataConfig(source='wikitext2')))
+  assert 'nothing to check' in nothing.notes[0] and not nothing.problems
 
 
 def prepare(directory, lines, **changes):
@@ -200,7 +215,10 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   assert plain.fingerprint == prepared.fingerprint
   # A cut file is found, also where nobody compares digests.
   part = sorted(tfds_dir.glob('fairjax_wikitext2/*/*train.tfrecord-*'))[0]
+  assert check_sources(Config(data=prepared.config)).problems == []
   part.write_bytes(b'')
+  (problem,) = check_sources(Config(data=prepared.config)).problems
+  assert 'train holds 20 articles instead of 40' in problem
   with pytest.raises(UserError, match='train: .*tfrecord.* has changed'):
     prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir))
   with pytest.raises(UserError, match='expected to contain 40 elements but .* only 20'):
