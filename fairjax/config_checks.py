@@ -210,7 +210,9 @@ def _variant_errors(config: Config) -> Iterator[str]:
 
 _OF_SOURCES = {  # values of `data.source` that a field is for
   'text_column': ('tsv', 'newscrawl'), 'text_field': ('jsonl', 'csv', 'parquet'),
-  'lines_per_document': ('newscrawl_sentences',)}
+  'lines_per_document': ('newscrawl_sentences',),
+  'max_line_bytes': tuple(s for s in FILE_SOURCES if s not in ('csv', 'parquet')),
+  **dict.fromkeys(('manual_dir', 'tfds_dir', 'download', 'sha256'), TFDS_SOURCES)}
 
 
 def _data_errors(d: DataConfig) -> Iterator[str]:

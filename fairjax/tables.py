@@ -41,14 +41,15 @@ def read_rows(
   file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
   unquoted_tabs: bool = False, convert: Callable[[dict[str, str], str], Any] | None = None,
   rename: 'Rename | None' = None, repair: bool | None = None,
-  counts: collections.Counter | None = None,
+  counts: collections.Counter | None = None, check: bool = True,
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, place) of JSON lines, of a JSON array or of a table with a header."""
   # A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
   # makes a row of them and their place. JSON gives what it holds. `repair`, `counts`: see
-  # `whole_row`.
+  # `whole_row`, which is left to the caller without `check`.
   begin = file.peek(_BEGIN)
-  whole = functools.partial(whole_row, repair=repair, counts=counts)
+  whole = (functools.partial(whole_row, repair=repair, counts=counts) if check
+           else lambda row, where: row)
   hint = ' (or each line is a JSON object' + '; --columns takes other names' * (
     rename is not None) + ')'
   rename = Rename({}) if rename is None else rename
@@ -170,13 +171,18 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
 
 def parquet_texts(
   file: io.BufferedReader, path: str | os.PathLike, column: str) -> Iterator[tuple[Any, str]]:
-  """Yields (value, "file, row N") of one column; others are not read."""
+  """Yields (value, "file, row N") of one column; texts may be bytes, perhaps not in UTF-8."""
   with open_parquet(file, path) as opened:
     if column not in opened.schema_arrow.names:
       raise unknown_name('column', column, opened.schema_arrow.names, where=os.fspath(path))
     number = 0
     for batch in opened.iter_batches(columns=[column]):
-      for value in batch.column(0).to_pylist():
+      values = batch.column(0)
+      try:
+        values = values.to_pylist()
+      except UnicodeDecodeError:
+        values = values.cast(arrow().large_string()).cast(arrow().large_binary()).to_pylist()
+      for value in values:
         number += 1
         yield value, f'{path}, row {number}'
 

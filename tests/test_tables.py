@@ -25,7 +25,7 @@ from fairjax.generate import read_records
 from fairjax.inputs import open_input
 from fairjax.measure.scorers.lexicon import read_lexicon
 from fairjax.pretrained.classifier import read_examples
-from fairjax.tables import Table, parse_json, read_rows
+from fairjax.tables import Table, arrow, parse_json, read_rows
 
 BOM = b'\xef\xbb\xbf'
 COUNTRY = load_attribute('country')
@@ -256,15 +256,39 @@ def test_corpora_of_rows(tmp_path, packing):
 
 
 def test_rows_that_are_broken_or_blank_are_counted(tmp_path):
-  (tmp_path / 'c').write_bytes(
-    BOM + b'{"text": "a\\u0000b\\r\\nc"}\n\n{"text": null}\n{"text": 1}\nx\n'
-    b'{"text": "\\ud800"}\n{"text": " "}\n')
-  found, counts = documents(tmp_path / 'c', 'jsonl', broken='skip')
-  assert found == ['ab\nc'] and counts == {
-    'files': 1, 'lines': 7, 'documents': 1, 'blank_lines': 1, 'blank_documents': 2,
-    'broken_lines': 3, 'nul_characters': 1, 'carriage_returns': 1, 'byte_order_marks': 1}
-  with pytest.raises(UserError, match=r"c:4: the row has no a text|c:4: the row has no"):
-    documents(tmp_path / 'c', 'jsonl')
+  rows = (b'{"text": "a\\u0000b\\r\\nc\\ufffd"}', b'{"text": null}', b'{"text": 0}',
+          b'{"text": "\\ud800"}', b'{"text": " ", "id": "\\u0000"}', b'{"body": "d"}')
+  (tmp_path / 'c').write_bytes(BOM + rows[0] + b'\n\nx\n' + BOM + b'\n'.join(rows[1:]) + b'\n')
+  (tmp_path / 'd').write_bytes(b'[' + b','.join(rows) + b']')
+  common = {'files': 1, 'documents': 1, 'blank_documents': 2, 'nul_characters': 1,
+            'carriage_returns': 1, 'replacement_characters': 1}
+  for name, more in (
+      ('c', {'lines': 8, 'blank_lines': 1, 'broken_lines': 4, 'byte_order_marks': 2}),
+      ('d', {'lines': 6, 'broken_lines': 3})):
+    found, counts = documents(tmp_path / name, 'jsonl', broken='skip')
+    assert found == ['ab\nc\ufffd'] and counts == common | more
+  with pytest.raises(UserError, match="d, entry 3: 'text' is no text but int: set data.text_field"):
+    documents(tmp_path / 'd', 'jsonl')
+  with pytest.raises(UserError, match=r"d, entry 1: the row has no field 'e' \(it has text\)"):
+    documents(tmp_path / 'd', 'jsonl', text_field='e')
+
+
+def test_texts_of_tables_are_those_of_lines(tmp_path):
+  (tmp_path / 'c').write_bytes(b'id,text\n\0,a\0b\n1,"c\r\nd\xef\xbf\xbd"\n')
+  found, counts = documents(tmp_path / 'c', 'csv')
+  assert found == ['ab', 'c\nd\ufffd'] and counts == {
+    'files': 1, 'lines': 2, 'documents': 2, 'nul_characters': 1, 'carriage_returns': 1,
+    'replacement_characters': 1}
+  # Parquet checks no text: one that is not UTF-8, written by another program.
+  pyarrow = arrow()
+  content = pyarrow.array([b'a', b'\xff', 'é'.encode()], pyarrow.binary())
+  wrong = pyarrow.StringArray.from_buffers(3, *content.buffers()[1:])
+  for column in (content, wrong):
+    pyarrow.parquet.write_table(pyarrow.table({'text': column}), tmp_path / 'p')
+    found, counts = documents(tmp_path / 'p', 'parquet', broken='skip')
+    assert found == ['a', 'é'] and counts['broken_lines'] == 1
+    with pytest.raises(UserError, match=r'p, row 2: not UTF-8 \(byte 1 of the text is 0xff\)'):
+      documents(tmp_path / 'p', 'parquet')
 
 
 @pytest.mark.parametrize(('content', 'words'), [

@@ -23,6 +23,7 @@ from fairjax.cli.options import (
 from fairjax.cli.verb import Command, log_line, print_result, records_reader
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import write_json
+from fairjax.inputs import is_pipe
 
 if TYPE_CHECKING:
   from fairjax.counterfactual import GenderSwap
@@ -52,7 +53,7 @@ def make_swap(options: argparse.Namespace, part: str, *, neutral: bool = False) 
 
 def _cda_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--input', metavar='FILE', required=True,
-                      help='text, plain or .gz; a line is a sentence or a document')
+                      help='text, plain or compressed; a line is a sentence or a document')
   parser.add_argument('--output', metavar='FILE', help='must not exist; .gz is compressed '
                       '(default: a.txt.gz becomes a.cda.txt.gz)')
   parser.add_argument('--sided', choices=('one', 'two'), default='two', help='one: counterfactual '
@@ -83,12 +84,13 @@ def _cda(options: argparse.Namespace) -> None:
 
 
 def _default_output(path: str) -> str:
+  if is_pipe(path):
+    raise UserError(f'{path} is no file, after which the result could be named: give --output')
   end = '.gz' if path.endswith('.gz') else ''
-  stem = path.removesuffix(end)
-  head, dot, suffix = stem.rpartition('.')
-  if dot and head and '/' not in suffix:
-    return f'{head}.cda.{suffix}{end}'
-  return f'{stem}.cda{end}'
+  place = pathlib.Path(path.removesuffix(end))
+  if place.suffix in ('.bz2', '.xz', '.zst', '.zip'):  # which are read and not written
+    place = place.with_suffix('')
+  return f'{place.with_suffix("")}.cda{place.suffix}{end}'
 
 
 def _format_cda(summary: Mapping[str, Any]) -> str:

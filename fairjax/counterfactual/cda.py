@@ -168,12 +168,13 @@ class GenderSwap:
       if start < end:
         continue
       match = self._find.match(text, start)
-      if match is None:
+      old = normal_form(match[0].lower()) if match else ''
+      if match is None or old not in self._words:  # equal but for its case: "half-ſister"
         continue
       end = match.end()
       taken.update(range(start, end))
       reason = reason_to_keep(text, start, end, gendered=self._words)
-      new, kind = self._partner(normal_form(match[0].lower()), text, start, end)
+      new, kind = self._partner(old, text, start, end)
       if not new or reason:
         kept.append((match[0], reason or 'no neutral word'))
         continue

@@ -23,12 +23,12 @@ import numpy as np
 
 from fairjax.config import SHIPPED
 from fairjax.errors import UserError
-from fairjax.inputs import is_pipe, is_whole, open_input
+from fairjax.inputs import is_pipe, open_input
 from fairjax.tables import parquet_texts, read_header, read_rows
 
 # ` = Title = `; ` = = Section = = ` begins with a second sign.
 _TITLE = re.compile(r' ?= (?!=)(?:.*[^= ])? ?= ?')
-_REPLACEMENT = '\ufffd'
+_REPLACEMENT, _BOM = '\ufffd', '\ufeff'
 MAX_LINE_BYTES = 1 << 24
 _LOOKED_AT = 5  # first lines, which say whether a file is text
 # Names of columns of text, the likeliest first.
@@ -49,9 +49,12 @@ def list_files(patterns: Iterable[str | os.PathLike]) -> list[str]:
     elif os.path.isdir(pattern):
       raise UserError(f'{pattern} is a folder: name its files, e.g. {pattern.rstrip("/")}/*.txt')
     elif glob.has_magic(pattern):
-      found = sorted(f for f in glob.glob(pattern, recursive=True) if os.path.isfile(f))
+      found = sorted(f for f in glob.glob(pattern, recursive=True) if not os.path.isdir(f))
       if not found:
         raise UserError(f'no file matches {pattern}')
+      if (lost := next((f for f in found if not os.path.exists(f)), None)) is not None:
+        raise UserError(f'{lost} is a link to a file that is not there: restore it or remove the '
+                        'link')
     else:
       raise UserError(f'file not found: {pattern}')
     files += found
@@ -106,6 +109,8 @@ def read_documents(
     before, broken_before = counts['documents'], counts['broken_lines']
     for document in _LAYOUTS[layout](path, options, counts):
       counts['documents'] += 1
+      if _REPLACEMENT in document:
+        counts['replacement_characters'] += document.count(_REPLACEMENT)
       yield document
     counts['files'] += 1
     if counts['documents'] == before:
@@ -142,8 +147,9 @@ def _read_lines(
           options.broken_line(counts, f'{path}:{number}: {_not_utf8(e, "line")}',
                               'convert the file, e.g. with iconv')
           continue
-        if _REPLACEMENT in text:
-          counts['replacement_characters'] += text.count(_REPLACEMENT)
+        if text.startswith(_BOM):  # of a file that was appended to another
+          counts['byte_order_marks'] += 1
+          text = text[1:]
         yield number, text
     except OSError as e:
       raise UserError(f'{path}: cannot be read ({e.strerror or e})') from None
@@ -224,22 +230,38 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
     elif by_line:
       rows = _json_lines(path, options, counts)
     else:
-      rows = read_rows(file, path, (field,))
+      rows = read_rows(file, path, (field,), check=False)
     counts.update({} if by_line else marks)
     for row, where in rows:
       counts['lines'] += not by_line
-      if not isinstance(row, dict) or not isinstance(row.get(field, 0), str | None):
-        names = f"a text '{field}' (it has {', '.join(row)})" if isinstance(row, dict) else 'fields'
-        options.broken_line(counts, f'{where}: the row has no {names}', 'set data.text_field')
-        continue
-      text = _normalised(row[field] or '', counts)
-      if not is_whole(text):
+      try:
+        text = _normalised(_text_of(row, field), counts).strip()
+        text.encode('utf-8')
+      except UnicodeDecodeError as e:
+        options.broken_line(counts, f'{where}: {_not_utf8(e, "text")}', 'repair the row')
+      except UnicodeEncodeError:
         options.broken_line(counts, f'{where}: the text holds half a character (a lone surrogate)',
                             'repair the row')
-      elif text.strip():
-        yield text.strip()
+      except ValueError as e:
+        options.broken_line(counts, f'{where}: {e}', 'set data.text_field')
       else:
-        counts['blank_documents'] += 1
+        if text:
+          yield text
+        else:
+          counts['blank_documents'] += 1
+
+
+def _text_of(row: Any, field: str) -> str:
+  """The text of a row, '' for null; `ValueError` if it has none."""
+  if not isinstance(row, dict) or field not in row:
+    names = f' (it has {", ".join(row)})' if isinstance(row, dict) else ''
+    raise ValueError(f"the row has no field '{field}'{names}")
+  text = row[field]
+  if isinstance(text, bytes):
+    return text.decode('utf-8')
+  if not isinstance(text, str | None):
+    raise ValueError(f"'{field}' is no text but {type(text).__name__}")
+  return text or ''
 
 
 def _normalised(text: str, counts: collections.Counter) -> str:

@@ -60,6 +60,7 @@ def augment(sentences, swap, sided='two', counts=None):
   ('(s)he said; S/he said; she said', '(s)he said; S/he said; he said'),
   ('Use she/her pronouns.', 'Use he/him pronouns.'),
   ('The king-elect left her quite alone.', 'The queen-elect left him quite alone.'),
+  ('A half-\u017fister and a half-s\u0130ster.', 'A half-\u017fister and a half-s\u0130ster.'),
 ])
 def test_what_is_swapped(text, swapped):
   assert SWAP.swap(text)[0] == swapped

@@ -1,6 +1,7 @@
 """The documents of a corpus: news crawls, the held-out end, counterfactual documents, the verb."""
 
 import base64
+import bz2
 import collections
 import dataclasses
 import functools
@@ -155,6 +156,11 @@ def test_the_verb(tmp_path, capsys):
   assert run('--input', source, '--output', tmp_path / 'b', '--sided', 'one', '--unit',
              'document') == 0
   assert (tmp_path / 'b').read_text() == 'She ran. It rained.\nHis dog.\n'
+  (tmp_path / 'c.txt.bz2').write_bytes(bz2.compress(b'He ran.\n'))
+  assert run('--input', tmp_path / 'c.txt.bz2') == 0  # read, and not written
+  assert (tmp_path / 'c.cda.txt').read_text() == 'He ran.\nShe ran.\n'
+  assert run('--input', '/dev/null') == 2
+  assert '/dev/null is no file, after which the result could be named' in capsys.readouterr().err
 
 
 def test_the_verb_with_lists_and_names(tmp_path, capsys):
@@ -332,6 +338,8 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   ({'text_field': 'body'}, 'data.text_field is for'),
   ({'source': 'lines', 'text_column': 1}, 'data.text_column is for'),
   ({'lines_per_document': 2}, 'data.lines_per_document is for'),
+  ({'source': 'csv', 'max_line_bytes': 5}, 'data.max_line_bytes is for'),
+  ({'tfds_dir': 'x'}, 'data.tfds_dir is for data.source=wikitext103, wikitext2'),
   ({'cda': 'two', 'cda_name_letters': 'A-M'}, 'need data.cda_names'),
 ])
 def test_wrong_configurations_are_named(changes, message):

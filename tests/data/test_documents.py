@@ -30,11 +30,12 @@ def test_lines(tmp_path, suffix):
 
 
 def test_normalised_characters_are_counted(tmp_path):
-  path = write(tmp_path / 'a', b'\xef\xbb\xbfFirst\x00 one\x00.\r\nSecond\r one.\n')
+  path = write(tmp_path / 'a', b'\xef\xbb\xbfFirst\x00 one\x00.\r\nSecond\r one.\n'
+               b'\xef\xbb\xbf\n\xef\xbb\xbfOf another file.\n')
   documents, counts = read(path)
-  assert documents == ['First one.', 'Second\r one.']
+  assert documents == ['First one.', 'Second\r one.', 'Of another file.']
   assert (counts['byte_order_marks'], counts['nul_characters'], counts['carriage_returns']) == (
-    1, 2, 1)
+    3, 2, 1)
 
 
 def test_tsv_columns(tmp_path):
@@ -113,6 +114,9 @@ def test_files_and_patterns(tmp_path):
     list_files([tmp_path / 'a.txt', tmp_path / 'a*'])
   with pytest.raises(UserError, match='no file named'):
     list_files([])
+  (tmp_path / 'e.txt').symlink_to(tmp_path / 'nowhere')
+  with pytest.raises(UserError, match=r'e\.txt is a link to a file that is not there'):
+    list_files([tmp_path / '*.txt'])
   with pytest.raises(UserError, match="no article begins"):
     read(odd, layout='wikitext')
 
