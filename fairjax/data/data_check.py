@@ -194,8 +194,9 @@ def _check_wikitext(data: DataConfig, findings: Findings) -> None:
     files = findings.attempt(find_wikitext, data.source, data.manual_dir, unpack_to=unpacked,
                              sha256=data.sha256)
     if files:
-      _check_files(dataclasses.replace(data, source='wikitext', **{
-        split: (str(path),) for split, path in files.items()}), findings)
+      train, valid, test = ((str(files[split]),) for split in SPLITS)
+      _check_files(dataclasses.replace(
+        data, source='wikitext', train=train, valid=valid, test=test), findings)
       findings.notes += [compare_wikitext(data.source, split, collections.Counter(counts))[1]
                          for split, counts in findings.counts.items()]
 
