@@ -265,9 +265,9 @@ def _finetune(options: argparse.Namespace) -> None:
   rate = 2e-5 if options.learning_rate is None else options.learning_rate
   result = measure_resilience(
     options.model, options.stsb, options.output, professions=options.professions,
-    column=options.column, freezes=options.freeze.split(','), points=options.points,
-    restarts=options.restarts, curve_templates=options.curve_templates, log=log_line,
-    recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed))
+    column=options.column, freezes=[word.strip() for word in options.freeze.split(',')],
+    points=options.points, restarts=options.restarts, curve_templates=options.curve_templates,
+    recipe=Recipe(options.epochs, options.batch_size, rate, seed=options.seed), log=log_line)
   plot_resilience(pathlib.Path(options.output) / 'resilience', runs=result['runs'])
   print_result(options, result, format_finetune)
 

@@ -448,7 +448,7 @@ def open_learner(
   if mode == 'full':
     if not isinstance(model, str | os.PathLike) or not is_encoder(model):
       raise UserError(f'{model} is no BERT or ALBERT: only these are fine-tuned as a whole, of '
-                      'other models the features are read: --mode=frozen')
+                      'other models the features are read: gender correlations --mode=frozen')
     return TokenLearner(model, labels=labels, pairs=pairs, freeze=freeze, max_length=max_length,
                         log=log)
   if isinstance(model, str | os.PathLike):

@@ -18,8 +18,8 @@ from fairjax.measure.estimates import Z
 def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[str, Any]:
   """Pearson's r, or Spearman's rho, of n pairs with a 95 % interval by Fisher's z.
 
-  The z of ranks has a variance of 1.06 / (n - 3) (Fieller et al. 1957). `value` is None where one
-  side never changes, `low` and `high` are None below 4 pairs.
+  The z of ranks has a variance of (1 + rho^2 / 2) / (n - 3) (Bonett and Wright 2000). `value` is
+  None where one side never changes, `low` and `high` are None below 4 pairs.
 
   >>> found = correlation(np.arange(5.0), np.array([1.0, 2.0, 2.0, 4.0, 3.0]))
   >>> [round(found[k], 3) for k in ('value', 'low', 'high')]
@@ -28,16 +28,11 @@ def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[st
   value = (spearman if ranks else pearson)(x, y)
   low = high = None
   if value is not None and len(x) > 3:
-    low, high = fisher_interval(value, len(x), factor=1.06 if ranks else 1.0)
+    low = high = value
+    if abs(value) < 1:
+      half = Z * math.sqrt((1 + value**2 / 2 if ranks else 1) / (len(x) - 3))
+      low, high = math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half)
   return {'value': value, 'low': low, 'high': high, 'n': len(x)}
-
-
-def fisher_interval(r: float, n: int, *, factor: float) -> tuple[float, float]:
-  """95 % interval of r of n > 3 pairs: tanh(arctanh r -+ 1.96 sqrt(factor / (n - 3)))."""
-  if abs(r) >= 1:
-    return r, r
-  half = Z * math.sqrt(factor / (n - 3))
-  return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:

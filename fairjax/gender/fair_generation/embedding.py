@@ -15,8 +15,8 @@ import numpy as np
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.gender.fair_generation.completions import ProfessionList, read_professions
+from fairjax.gender.trends import correlation
 from fairjax.inputs import open_input
-from fairjax.measure.estimates import Z
 from fairjax.progress import Progress
 from fairjax.tables import read_list
 
@@ -549,17 +549,8 @@ def bias_summary(table: list[dict[str, Any]]) -> dict[str, Any]:
         'min': float(values.min()), 'max': float(values.max())}
     found[name] = part
   scored = [r for r in table if 'stereotypical' in r]
-  found['stereotype_correlation'] = _correlation(
-    [r['bias'] for r in scored], [-r['stereotypical'] for r in scored])
+  rank = correlation(*(np.array([r[column] for r in scored], np.float64)
+                       for column in ('bias', 'stereotypical')), ranks=True)
+  found['stereotype_correlation'] = None if rank['low'] is None else {
+    'spearman': -rank['value'], 'n': rank['n'], 'low': -rank['high'], 'high': -rank['low']}
   return found
-
-
-def _correlation(first: list[float], second: list[float]) -> dict[str, Any] | None:
-  """Spearman's rho with an approximate 95 % interval (Fisher's z); None below 5 rows."""
-  if len(first) < 5 or len(set(first)) < 2 or len(set(second)) < 2:
-    return None
-  from scipy.stats import spearmanr
-  rho, n = float(spearmanr(first, second).statistic), len(first)
-  half = Z * np.sqrt((1 + rho**2 / 2) / (n - 3))  # Bonett and Wright 2000
-  return {'spearman': rho, 'n': n, 'low': float(np.tanh(np.arctanh(min(rho, 1 - 1e-12)) - half)),
-          'high': float(np.tanh(np.arctanh(max(rho, -1 + 1e-12)) + half))}
