@@ -19,9 +19,10 @@ from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
 from fairjax.train import make_mesh, read_metrics
 
-SMALL = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120', '--max_length=16',
-         '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4', '--eval_every=6',
-         '--checkpoint_every=4', '--hidden_dropout=0.2', '--attention_dropout=0.1']
+NEW = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120']
+SMALL = ['--max_length=16', '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4',
+         '--eval_every=6', '--checkpoint_every=4', '--hidden_dropout=0.2',
+         '--attention_dropout=0.1']
 
 
 def on_two(config, **_):
@@ -40,9 +41,9 @@ def run(*arguments):
   return cli.main(list(map(str, arguments)))
 
 
-def train(text, workdir, *more):
+def train(text, workdir, *more, sizes=NEW):
   return run('models', 'masked-lm', f'--data={text}', f'--valid={text}', f'--workdir={workdir}',
-             *SMALL, *more)
+             *sizes, *SMALL, *more)
 
 
 @pytest.fixture(scope='module')
@@ -169,7 +170,8 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
   model = load_pretrained(first, 'mlm')
   assert model.arch.num_layers == 3 and len(model.params['layers']['qkv_bias']) == 1
   assert model.params['embeddings']['word'].shape[1] == 8
-  assert train(text, second, f'--init={first}', '--freeze=embedding', '--steps=4') == 0
+  assert train(text, second, f'--init={first}', '--freeze=embedding', '--steps=4',
+               sizes=()) == 0
   assert 'embedding frozen' in capsys.readouterr().err
   after = load_pretrained(second, 'mlm')
   for group, arrays in model.params.items():
@@ -177,7 +179,7 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
       same = np.array_equal(array, after.params[group][name])
       assert same == (group in ('embeddings', 'projection')), (group, name)
   assert (second / 'tokenizer.json').read_bytes() == (first / 'tokenizer.json').read_bytes()
-  assert train(text, tmp_path / 'x', f'--init={first}', '--freeze=1') == 2
+  assert train(text, tmp_path / 'x', f'--init={first}', '--freeze=1', sizes=()) == 2
   assert 'share their parameters' in capsys.readouterr().err
 
 
@@ -214,7 +216,7 @@ def test_it_learns_what_can_be_learned(text, tmp_path):
 def test_a_validation_without_a_mask_is_refused_before_training(text, tmp_path, capsys):
   """A loss over no place is none; it was noticed after the steps."""
   (tmp_path / 'valid').write_text('a\n')
-  assert run('models', 'masked-lm', f'--data={text}', f'--valid={tmp_path / "valid"}', *SMALL,
+  assert run('models', 'masked-lm', f'--data={text}', f'--valid={tmp_path / "valid"}', *NEW, *SMALL,
              f'--workdir={tmp_path / "mlm"}', '--mask_share=0.001') == 2
   assert 'nothing of it is masked' in capsys.readouterr().err
   assert not (tmp_path / 'mlm' / 'plan.json').exists()
@@ -235,7 +237,7 @@ def test_corpus_and_pronouns(tmp_path, capsys):
   assert len((folder / 'train.txt').read_text().splitlines()) == 200
   assert len((folder / 'valid.txt').read_text().splitlines()) == 10
   assert run('models', 'masked-lm', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm',
-             *SMALL, '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
+             *NEW, *SMALL, '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
              f'--names={folder}/names.txt') == 0
   card = json.loads((tmp_path / 'mlm' / 'card.json').read_text())
   cda = card['plan']['source']['cda']
