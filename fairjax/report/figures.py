@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,12 @@ def plot_values(
   shown = [row for row in rows if row.scorer(scorers[0])]
   order = np.argsort(means(baseline_of(shown) or shown[0], scorers[0]), kind='stable')
   colours = _colours([row.method for row in rows])
-  with drawing(len(rows), len(scorers), max(5.4, 0.26 * len(values) + 1) * len(scorers),
-               0.95 * max(2, len(rows)) + 1.0, sharex=True, sharey=True) as (figure, axes):
+  labels = [wrapped(values[a]) for a in order]
+  lines = [label.split('\n') for label in labels]
+  width = max(5.4, 0.26 * sum(map(len, lines)) + 1)
+  height = 0.95 * max(2, len(rows)) + 0.08 * max(12, *(len(part) for line in lines for part in line))
+  with drawing(len(rows), len(scorers), width * len(scorers), height, sharex=True, sharey=True
+               ) as (figure, axes):
     for line, row in zip(axes, rows, strict=True):
       for axis, scorer in zip(line, scorers, strict=True):
         axis.grid(axis='y', color='#E5E5E5', linewidth=0.6)
@@ -91,10 +96,10 @@ def plot_values(
         axis.errorbar(range(len(values)), means(row, scorer)[order], linestyle='none', marker='o',
                       markersize=4, color=colours[row.method], elinewidth=1.0,
                       yerr=None if error is None else 1.96 * error[order])
-        words = format_estimate(measures['individual_fairness'])
-        axis.set_title(f'{plain(row.name)}: I.F. {words}', fontsize=8, loc='left')
+        words = f"{row.name}: I.F. {format_estimate(measures['individual_fairness'])}"
+        axis.set_title(wrapped(words, int(13 * width)), fontsize=8, loc='left')
     for axis, scorer in zip(axes[-1], scorers, strict=True):
-      axis.set_xticks(range(len(values)), [plain(values[a]) for a in order], rotation=90)
+      axis.set_xticks(range(len(values)), labels, rotation=90)
       axis.set_xlabel(f'scorer {plain(scorer)}')
     figure.supylabel('mean score', fontsize=9)
     return save_figure(figure, path)
@@ -237,7 +242,7 @@ def _fairness_panel(axis, estimates, models, methods, colours) -> None:
     top = max(estimate['value'] + (estimate['std_error'] or 0.0), estimate['null_p95'])
     axis.annotate(f'{estimate["value"]:.3f}', (x, top), xytext=(0, 2), textcoords='offset points',
                   ha='center', va='bottom', fontsize=7)
-  axis.set_xticks(range(len(models)), [plain(m) for m in models], rotation=35, ha='right',
+  axis.set_xticks(range(len(models)), map(wrapped, models), rotation=35, ha='right',
                   rotation_mode='anchor')
   axis.set_xlim(-0.6, len(models) - 0.4)
   axis.margins(y=0.15)
@@ -302,7 +307,7 @@ def _place_labels(figure, axis, points) -> None:
   for point, kind in zip(points, kinds, strict=True):
     text = point['name'] if None in kind or kinds.count(kind) > 1 else f"{point['weight']:g}"
     label = axis.annotate(
-      plain(text), _position(point), (0, 0), textcoords='offset points', fontsize=8,
+      wrapped(text), _position(point), (0, 0), textcoords='offset points', fontsize=8,
       bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
       arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
 
@@ -341,6 +346,11 @@ def is_number(value: Any) -> bool:
 def plain(text: str) -> str:
   """Text that Matplotlib does not read as mathematics."""
   return replace_control(text).replace('$', r'\$')
+
+
+def wrapped(text: str, width: int = 24) -> str:
+  """`plain` text in lines, so that a long name leaves room for what it names."""
+  return plain(textwrap.fill(text, width))
 
 
 def pyplot():

@@ -336,6 +336,20 @@ def test_dots_are_the_values_means_with_their_intervals(drawn, rows):
   assert not drawn[0].axes[0].containers[0].has_yerr
 
 
+@pytest.mark.filterwarnings('error')
+def test_long_names_leave_room_for_what_they_name(drawn, rows):
+  measures = json.loads(json.dumps(rows[0].measures).replace('Red', 'Red ' * 20 + '$x$'))
+  long = ModelRow('org/a-model-with-a-name-of-its-own' * 3 + '$', 'model', measures=measures)
+  plot_values('v', rows=[long], scorers=['opinion'], errors={})
+  plot_fairness('f', models=[long.name], methods=['model'], estimates={
+    'opinion': {'I.F.': [long.estimate('opinion', 'individual_fairness')]}})
+  for figure in drawn:
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    assert axis.get_window_extent().height > 0.2 * figure.bbox.height
+    assert figure.bbox.contains(*axis.get_tightbbox().min)
+
+
 def test_bars_show_values_and_floors(drawn, rows):
   estimates = {'opinion': {'I.F.': [r.estimate('opinion', 'individual_fairness') for r in rows]}}
   plot_fairness('f', models=[r.name for r in rows], methods=[r.method for r in rows],
