@@ -338,11 +338,14 @@ def verdict_lines(
   lines = [line for line in found if line]
   if best is not None:
     share = next(c['relative_fairness'] for c in selection['candidates'] if c['name'] == best.name)
-    measure, scorers = FAIRNESS[selection['fairness']], len(selection['scorers'])
+    measure, scorers = selection['fairness'], selection['scorers']
     baseline = baseline_of(rows)
-    lines.append(f'Recommended: {best.name}. Its {measure} is {100 * (1 - share):.0f} % lower than '
-                 f"{baseline.called}'s{f', mean over {scorers} scorers' if scorers > 1 else ''}. "
-                 f"{' '.join(_cost(best, baseline))}")
+    mean = f', mean over {len(scorers)} scorers' * (len(scorers) > 1)
+    unsure = [s for s in scorers if difference(
+      baseline.estimate(s, measure), best.estimate(s, measure))['verdict'] != 'lower']
+    noise = f" By {' and '.join(unsure)}, that is not shown to be more than noise." * bool(unsure)
+    lines.append(f'Recommended: {best.name}. Its {FAIRNESS[measure]} is {100 * (1 - share):.0f} % '
+                 f"lower than {baseline.called}'s{mean}.{noise} {' '.join(_cost(best, baseline))}")
   elif selection is not None:
     lines.append('No debiased model is recommended: see "Model selection".')
   return lines

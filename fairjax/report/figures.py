@@ -80,9 +80,9 @@ def plot_values(
   order = np.argsort(means(baseline_of(shown) or shown[0], scorers[0]), kind='stable')
   colours = _colours([row.method for row in rows])
   labels = [wrapped(values[a]) for a in order]
-  lines = [label.split('\n') for label in labels]
-  width = max(5.4, 0.26 * sum(map(len, lines)) + 1)
-  height = 0.95 * max(2, len(rows)) + 0.08 * max(12, *(len(part) for line in lines for part in line))
+  lines = '\n'.join(labels).split('\n')
+  width = max(5.4, 0.26 * len(lines) + 1)
+  height = 0.95 * max(2, len(rows)) + 0.08 * max(12, *map(len, lines))
   with drawing(len(rows), len(scorers), width * len(scorers), height, sharex=True, sharey=True
                ) as (figure, axes):
     for line, row in zip(axes, rows, strict=True):

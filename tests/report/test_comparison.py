@@ -1,13 +1,20 @@
 """What the numbers say: verdicts, warnings, and the control of the sentiment models."""
 
 import copy
+import dataclasses
 
 import pytest
 from test_report import SCORERS, make_rows, measures_of
 
 from fairjax.measure import VaderScorer
-from fairjax.report import ModelRow
-from fairjax.report.comparison import control_lines, headline, verdicts, warnings
+from fairjax.report import ModelRow, select_model
+from fairjax.report.comparison import (
+  control_lines,
+  headline,
+  verdict_lines,
+  verdicts,
+  warnings,
+)
 from fairjax.report.differences import difference
 
 
@@ -90,6 +97,15 @@ def test_verdicts_say_what_the_floors_say(rows):
   calm = ModelRow('baseline', 'baseline', measures=quiet.measures)
   _, found = verdicts([calm, ModelRow('later', 'sentiment', measures=rows[0].measures)], 'opinion')
   assert found['sentences'][1] == 'I.F. of the baseline is 0.0100 (floor 0.0200), within noise.'
+
+
+def test_a_recommendation_says_where_noise_may_be_all_of_it(rows):
+  one = dataclasses.replace(rows[0], name='embedding-1', method='embedding', weight=1.0)
+  shown = verdict_lines([rows[0], rows[2]], 'colour', select_model([rows[0], rows[2]]))[-1]
+  assert shown.startswith('Recommended: embedding-1. Its I.F. is ') and 'noise' not in shown
+  found = select_model([rows[0], rows[2]])
+  same = verdict_lines([rows[0], one], 'colour', found)[-1]
+  assert ' By opinion, that is not shown to be more than noise. Its cost: ' in same
 
 
 def test_equal_means_name_nobody(rows):
