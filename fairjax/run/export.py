@@ -311,7 +311,7 @@ def model_card(
   parts = [f'---\n{head}---', f'# {escape(title)}', escape(what), Code(usage, language).markdown(),
            '## Training', Table(['what', 'value'], origin, text_columns=2).markdown(),
            '## What was measured']
-  if validation := [f'{name} {value:.4g} by token' for name, value in done['summary'].items()
+  if validation := [f'{name} {float(value):.4g} by token' for name, value in done['summary'].items()
                     if name in ('loss', 'perplexity')]:
     parts.append(escape('At the end of the training, on its validation split: '
                         f"{', '.join(validation)}."))

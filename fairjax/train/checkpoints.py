@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -481,6 +482,9 @@ def write_done(
   directory: pathlib.Path, *, step: int, digest: str, identity: Identity, summary: dict[str, Any]
 ) -> None:
   """Marks the stage finished, atomically, with the SHA-256 of its `metrics.jsonl`."""
+  # A number that is not finite is text, as in `metrics.jsonl`.
+  summary = {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+             for name, value in summary.items()}
   if processes.is_first():
     lines = directory / 'metrics.jsonl'  # an imported model has none
     metrics = file_sha256(lines) if lines.exists() else None
@@ -515,8 +519,11 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
   if fault is None and (digest := params_digest(params)) != done['digest']:
     fault = f'its parameters have digest {digest[:12]}..., saved as {done["digest"][:12]}...'
   if not processes.agree(fault is None):
-    raise Damaged(f'{where} is damaged: {fault or "another process read others"}: fairjax train '
-                  'with the same --config and --workdir falls back to an older step')
+    imported = done['summary'].get('imported')
+    how = ('restore it from a copy, or import the model into another --workdir'
+           if imported and 'published' not in imported else 'fairjax step train with the same '
+           f'--config and --workdir {"imports it again" if imported else "uses an older step"}')
+    raise Damaged(f'{where} is damaged: {fault or "another process read others"}: {how}')
   return params
 
 

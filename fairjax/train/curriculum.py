@@ -38,13 +38,19 @@ from fairjax.config import (
   model_identity,
 )
 from fairjax.config_io import step1_run, to_dict
-from fairjax.errors import UserError
+from fairjax.errors import Damaged, UserError
 from fairjax.files import json_sha256
 from fairjax.model import CausalLM, Documents, language_model
 from fairjax.model.decoder import DecoderModel, LoraDecoder, with_adapters
 from fairjax.processes import StopSignal
 from fairjax.train import steps
-from fairjax.train.checkpoints import Identity, load_params, params_digest, save_untrained
+from fairjax.train.checkpoints import (
+  Identity,
+  load_params,
+  params_digest,
+  read_done,
+  save_untrained,
+)
 from fairjax.train.evaluation import evaluate_nll
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam
@@ -59,6 +65,7 @@ from fairjax.train.steps import FairnessTerm, Params
 
 Log = Callable[[str], None]
 PLAIN = Variant('none')
+_MOST_NATS = 700.0  # exp of more overflows
 
 
 class StageSpec(NamedTuple):
@@ -192,10 +199,9 @@ class Curriculum:
       stage = self._sentiment_stage(spec, done[spec.parent])
     else:
       stage = self._lm_stage(spec, done)
-    if spec == LM and self.published and not (stage.directory / 'DONE').exists():
-      self._import_published(self.published, stage)
     if stage.directory.is_relative_to(self.workdir):
-      params = run_stage(stage, stop=self.stop, log=self.log)
+      params = self._published_lm(self.published, stage) if spec == LM and self.published else (
+        run_stage(stage, stop=self.stop, log=self.log))
     else:  # of the run that step1_from names, which is only read
       params = load_params(stage.directory, stage.state_template().params, stage.identity)
       self.log(f'[{stage.name}] that of {stage.directory}: nothing to do')
@@ -321,8 +327,15 @@ class Curriculum:
     return StageResult(params, self._sentiment_identity(method='random_projection'),
                        params_digest(params), self.workdir / 'sentiment')
 
-  def _import_published(self, published: Published, stage: Stage) -> None:
-    """Puts the weights of a published model in the place of step 1."""
+  def _published_lm(self, published: Published, stage: Stage) -> Params:
+    """The published model in the place of step 1, imported where it is not there whole."""
+    try:
+      if read_done(stage.directory) is not None:
+        params = load_params(stage.directory, stage.state_template().params, stage.identity)
+        self.log(f'[{stage.name}] finished earlier: nothing to do')
+        return params
+    except Damaged as e:
+      self.log(f'WARNING: [{stage.name}] {e}')
     if processes.is_first():
       shutil.rmtree(stage.directory, ignore_errors=True)  # of an interrupted import
     processes.share()
@@ -337,6 +350,7 @@ class Curriculum:
     if summary['unrelated_cosine'] > 0.85:
       self.log('[lm] WARNING: h-bar is nearly the same everywhere (cosine above 0.85), so lambda '
                'means less than elsewhere: set --config.pretrained.h_bar=normed')
+    return params
 
   def _unrelated_cosine(self, params: Params) -> float:
     """Mean cosine of h-bar at random places of different validation rows."""
@@ -381,7 +395,8 @@ class Curriculum:
       batches = itertools.islice(batches, stage.eval_batches)
     total, tokens = evaluate_nll(model, params, batches, self.mesh)
     more = {} if self.more_metrics is None else self.more_metrics(params)
-    return {'loss': total / tokens, 'perplexity': math.exp(total / tokens), **more}
+    loss = total / tokens
+    return {'loss': loss, 'perplexity': math.exp(loss) if loss < _MOST_NATS else math.inf, **more}
 
 
 def stage_fields(config: Config, stage: str) -> dict[str, Any]:

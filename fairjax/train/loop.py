@@ -77,12 +77,16 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   (a signal came) and `TrainingDiverged` are raised after the last good state is saved.
   """
   assert stage.identity and stage.state_template
+  done = None
   try:
-    if read_done(stage.directory) is not None:
+    done = read_done(stage.directory)
+    if done is not None:
       params = load_params(stage.directory, stage.state_template().params, stage.identity)
       log(f'[{stage.name}] finished earlier: nothing to do')
       return params
   except Damaged as e:
+    if done is not None and 'imported' in done['summary']:
+      raise  # no training makes an imported model again
     log(f'WARNING: [{stage.name}] {e}')
   check_batch_size(stage.config.batch_size, stage.mesh, field=f'{stage.identity.stage}.batch_size',
                    grad_accum_steps=stage.config.grad_accum_steps)

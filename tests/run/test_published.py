@@ -284,6 +284,19 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_pat
     assert (workdir / 'report' / name).read_bytes() == (finished / 'report' / name).read_bytes()
 
 
+@pytest.mark.parametrize('lost', ['checkpoints', 'DONE'])
+def test_a_published_model_that_is_lost_is_imported_again_not_trained(
+    files, finished, tmp_path, lost):
+  workdir = tmp_path / 'w'
+  shutil.copytree(finished, workdir)
+  if lost == 'DONE':
+    (workdir / 'lm' / 'DONE').write_bytes(b'')
+  else:
+    shutil.rmtree(workdir / 'lm' / lost)
+  assert main(['step', 'train', '--stage=lm', *command(files, workdir)[1:]]) == 0
+  assert digests(workdir) == digests(finished)
+
+
 def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_path, capsys):
   copy, workdir = tmp_path / 'files', tmp_path / 'w'
   shutil.copytree(files, copy)

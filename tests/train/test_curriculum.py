@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 
@@ -25,7 +26,7 @@ from fairjax.config import (
   parse_variant,
 )
 from fairjax.config_checks import validate
-from fairjax.errors import Preempted, UserError
+from fairjax.errors import Damaged, Preempted, UserError
 from fairjax.model import Branches, TransformerXLModel, language_model
 from fairjax.processes import StopSignal
 from fairjax.train import (
@@ -252,6 +253,20 @@ def test_an_imported_model_is_not_trained_when_its_done_marker_is_lost(tmp_path,
   curriculum.import_lm(uninterrupted['lm'].params, source={'by': 'a test'})
   (tmp_path / 'lm' / 'DONE').unlink()
   assert _train(curriculum, 'lm').digest == uninterrupted['lm'].digest
+
+
+@pytest.mark.tf
+def test_an_imported_model_that_is_lost_is_never_replaced_by_a_trained_one(
+    tmp_path, uninterrupted, monkeypatch):
+  curriculum = _curriculum(tmp_path)
+  monkeypatch.setattr('fairjax.train.curriculum.evaluate_nll', lambda *_: (800.0, 1))
+  found = curriculum.import_lm(uninterrupted['lm'].params, source={'by': 'a test'})
+  assert found == {'loss': 800.0, 'perplexity': math.inf}  # exp(800) overflows
+  assert read_done(tmp_path / 'lm')['summary']['perplexity'] == 'inf'
+  shutil.rmtree(tmp_path / 'lm' / 'checkpoints')
+  with pytest.raises(Damaged, match='restore it from a copy, or import the model into another'):
+    _train(curriculum, 'lm')
+  assert not (tmp_path / 'lm' / 'checkpoints').exists()
 
 
 @pytest.mark.tf
