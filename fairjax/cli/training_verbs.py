@@ -208,9 +208,10 @@ def _export(options: argparse.Namespace) -> None:
     if getattr(options, name):
       raise UserError(f'--{name} does not belong to --form={form}: leave it out, or name the other '
                       '--form')
-  if form != 'transformer-xl' and file:
-    raise UserError(f'--output={options.output}: --form={form} writes a folder: name one without '
-                    '.safetensors')
+  if (form == 'transformer-xl') != file:
+    raise UserError(f'--output={options.output}: --form={form} writes ' + (
+      'a folder: name one without .safetensors' if file else
+      'a file: let its name end in .safetensors'))
   from fairjax.run.export import export_folder, export_published, export_reference
   job = open_job(options, config=config)
   card = {'license': options.license, 'languages': options.language, 'datasets': options.dataset}

@@ -22,6 +22,7 @@ from fairjax.config import (
   ModelConfig,
   SampleConfig,
 )
+from fairjax.config_checks import validate
 from fairjax.config_io import step1_run, to_dict
 from fairjax.counterfactual import Attribute
 from fairjax.counterfactual.attributes import Prefix
@@ -541,8 +542,10 @@ def repeat_trainings(job: Job, seeds: int) -> None:
     raise UserError(f'--seeds repeats step 1 too, but {job.workdir} takes it from another workdir '
                     f'(step1_from={job.config.step1_from}): leave --seeds out, or use a --workdir '
                     'with a step 1 of its own')
+  last = job.config.seed + seeds - 1
+  validate(dataclasses.replace(job.config, seed=last))
   job.run()
-  for seed in range(job.config.seed + 1, job.config.seed + seeds):
+  for seed in range(job.config.seed + 1, last + 1):
     folder = job.workdir / inventory.SEEDS / str(seed)
     job.log(f'[seeds] seed {seed}: {folder}')
     Job(dataclasses.replace(job.config, seed=seed), folder, log=job.log).run()

@@ -50,8 +50,8 @@ def label_sentences(
   positive = sum(label for _, label in found)
   log(f'[sentiment] {len(found):,} sentences with |2 score - 1| > {stage.margin:g} '
       f'({positive:,} positive) from {chooser.scored:,} of {chooser.read:,} read'
-      + (f'; {chooser.too_long:,} longer than sentence_tokens={stage.sentence_tokens} left out'
-         if chooser.too_long else '')
+      + (f'; {chooser.unfit:,} left out, not of 2 to sentence_tokens={stage.sentence_tokens} tokens'
+         if chooser.unfit else '')
       + ('' if chooser.truncated is None else
          f'; {scorer.name} read only the beginning of {chooser.truncated:,} long ones'))
   return LabelledSentences(
@@ -60,14 +60,14 @@ def label_sentences(
 
 
 class _Chooser:
-  """Both ways to choose, with what happened: sentences read, scored, cut, too long to be kept."""
+  """Both ways to choose, with what happened: sentences read, scored, cut, of an unfit length."""
 
   def __init__(self, scorer: Scorer, vocabulary: Vocabulary, stage: SentimentConfig,
                rng: np.random.Generator, start_ids: Sequence[int]):
     self.scorer, self.vocabulary, self.stage, self.rng = scorer, vocabulary, stage, rng
     self.start_ids = start_ids
     self.chunk = max(SCORING_CHUNK, CHUNK * getattr(scorer, 'busy_devices', 0))
-    self.read = self.scored = self.too_long = 0
+    self.read = self.scored = self.unfit = 0
     self.truncated: int | None = None  # of a scorer that reads all of any text
 
   def shuffled(self, sentences: Sequence[str]) -> list[tuple[np.ndarray, bool]]:
@@ -116,11 +116,11 @@ class _Chooser:
     return scores
 
   def _row(self, text: str, score: float) -> tuple[np.ndarray, bool] | None:
-    """Ids and label of a sentence, None if its score is not clear or it is too long."""
+    """Ids and label of a sentence, None if its score is not clear or its length unfit."""
     if abs(2 * score - 1) <= self.stage.margin:
       return None
     ids = [*self.start_ids, *self.vocabulary.encode_batch([text])[0]]
     if not 2 <= len(ids) <= self.stage.sentence_tokens:
-      self.too_long += 1
+      self.unfit += 1
       return None
     return np.array(ids, np.int32), score > 0.5

@@ -79,9 +79,7 @@ def _crossing(steps: np.ndarray, left: np.ndarray) -> float:
   below = np.flatnonzero(smooth <= 0.5)
   if not below.size:
     return math.inf
-  k = int(below[0])
-  if k == 0:
-    return 0.0
+  k = int(below[0])  # above 0: at step 0 all is left
   share = (smooth[k - 1] - 0.5) / (smooth[k - 1] - smooth[k])
   return float(steps[k - 1] + share * (steps[k] - steps[k - 1]))
 
@@ -117,7 +115,6 @@ class Relearning:
   samples: int = 50  # per template and value, at each look
   learning_rate: float | None = None  # constant; None: that of the run's debiasing
   scorer: str | None = None  # of I.F.; None: the first one of the run
-  max_new_tokens: int | None = None  # of a continuation; None: the run's
 
 
 def relearn(
@@ -138,14 +135,16 @@ def relearn(
   if not run.has_data:
     raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
   look, params = _Look(run, model, output, settings), run.params(model)
+  config, metadata = _config(run, settings), run.metadata(model)
   with FolderLock(output, log):
-    _keep_looks(output / 'looks.json', look.identity)
+    _keep_looks(output / 'looks.json', look.identity | {
+      'steps': settings.steps, 'every': settings.every,
+      'learning rate': config.debias.learning_rate})
     base = look(run.params(baseline))
     first = look(params)
     for who, found in (('the baseline', base), (name, first)):
       words = format_estimate(found | {'value': found['individual_fairness']})
       log(f'[relearn] I.F. of {who} {words}')
-    config, metadata = _config(run, settings), run.metadata(model)
     identity = {f.name: metadata[f.name] for f in dataclasses.fields(Identity)}
     start = StageResult(params, Identity(**identity), metadata['digest'], output)
     with StopSignal().installed() as stop:
@@ -185,8 +184,7 @@ class _Look:
       self._encoder = load_encoder(config.measure.encoder)
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False, rewordings=False,
-      batch_size=min(config.sample.batch_size, settings.samples),
-      max_new_tokens=settings.max_new_tokens or config.sample.max_new_tokens)
+      batch_size=min(config.sample.batch_size, settings.samples))
 
   @property
   def identity(self) -> dict[str, Any]:

@@ -430,6 +430,8 @@ def test_nothing_is_overwritten_and_options_belong_to_their_form(trained, tmp_pa
       ([f'--output={tmp_path}/y.safetensors', '--license=mit'],
        '--license does not belong to --form=transformer-xl'),
       ([f'--output={tmp_path}/y.safetensors', '--form=fairjax'], 'writes a folder'),
+      # Its JSON, the arguments, would replace the weights.
+      ([f'--output={tmp_path}/y.json', '--form=transformer-xl'], 'end in .safetensors'),
       ([f'--output={tmp_path}/y', '--license=My Own'], '--license=My Own is not an identifier'),
       ([f'--output={tmp_path}/y', '--language=English'], '--language=English is not a code'),
       ([f'--output={tmp_path}/y', '--model=baselin'], "did you mean 'baseline'")):

@@ -539,7 +539,8 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys
   assert main([*command, '--json']) == 0
   assert json.loads(capsys.readouterr().out) == result
   # Points of one curve are measured in one way: the earlier ones are not measured again.
-  for other, word in (('--samples=21', 'samples'), ('--scorer=vader', 'scorer')):
+  for other, word in (('--samples=21', 'samples'), ('--scorer=vader', 'scorer'),
+                      ('--steps=6', 'steps'), ('--learning-rate=0.5', 'learning rate')):
     assert main([*command, other]) == 2
     assert f'measured with other {word}' in capsys.readouterr().err
   assert json.loads((output / 'relearning.json').read_text()) == result

@@ -102,9 +102,11 @@ def test_the_data_of_another_seed_are_those_of_the_first(workdir):
   assert main(['step', 'check-data', f'--workdir={workdir[0] / "seeds" / "6"}']) == 0
 
 
-def test_a_run_that_takes_step_1_from_another_is_refused(workdir, tmp_path, capsys):
+def test_a_run_that_cannot_be_repeated_is_refused(workdir, tmp_path, capsys):
   assert run(tmp_path / 'other', 2, seed=5, step1_from=workdir[0]) == 2
   assert 'repeats step 1 too' in capsys.readouterr().err
+  assert run(tmp_path / 'other', 3, seed=2**32 - 2) == 2
+  assert 'seed=4294967296 must be at least 0 and below' in capsys.readouterr().err
   assert not (tmp_path / 'other' / 'lm').exists()
 
 
