@@ -20,10 +20,10 @@ __all__ = ['Comparison', 'Result', 'RunResult', 'compare', 'debias', 'measure', 
 class CallablePackage(types.ModuleType):
   """The package `fairjax.measure` or `fairjax.run`, which is that function of `fairjax.api` too."""
 
-  def __call__(self, what: Any, **options: Any) -> Any:
+  def __call__(self, *what: Any, **options: Any) -> Any:
     """See `fairjax.api.measure` and `fairjax.api.run`."""
     name = self.__name__.rpartition('.')[2]
-    return getattr(importlib.import_module('fairjax.api'), name)(what, **options)
+    return getattr(importlib.import_module('fairjax.api'), name)(*what, **options)
 
 
 def __getattr__(name: str) -> Any:

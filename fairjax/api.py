@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -237,18 +237,23 @@ def measure(
   Raises:
     UserError: what is wrong with the data or an option, with file and line.
   """
-  known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
-  google = {'cache': pathlib.Path(keep) / 'google.jsonl', 'log': log} if keep else None
-  words = [lexicon] if isinstance(lexicon, str | os.PathLike) else list(lexicon)
+  known, folder = _attribute(attribute), None if keep is None else _place('keep', keep)
+  google = {'cache': folder / 'google.jsonl', 'log': log} if folder else None
+  words = [lexicon] if isinstance(lexicon, str | os.PathLike) else list(lexicon or ())
+  one = isinstance(scorers, str) or not isinstance(scorers, Iterable)
   loaded = [load_scorer(s, lexicon=words, google=google) if isinstance(s, str) else s
-            for s in ([scorers] if isinstance(scorers, str) else scorers)]
+            for s in ([scorers] if one else scorers)]
+  for scorer in loaded:
+    if not isinstance(scorer, Scorer | RecordedScorer):
+      raise UserError(f'scorers: {scorer!r} is neither a name nor an object with name, fingerprint '
+                      'and score')
   check_scorers(loaded)
-  contents = record_contents([known], MeasureConfig(encoder=encoder), None, empty=empty,
-                             coupled=coupled)
-  return measure_attributes(
-    data, [known], loaded, contents=contents, columns=columns, empty=empty, repair=repair,
-    coupled=coupled, keep=keep, scored=scored, permutations=permutations, seed=seed,
-    log=log)[known.name]
+  options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored,
+                   permutations=permutations, seed=seed)
+  contents = record_contents([known], MeasureConfig(encoder=encoder or ''), None,
+                             empty=options['empty'], coupled=options['coupled'])
+  return measure_attributes(data, [known], loaded, contents=contents, columns=columns, keep=folder,
+                            log=log, **options)[known.name]
 
 
 def measure_attributes(
@@ -313,7 +318,7 @@ def compare(
   Raises:
     UserError: they cannot be compared (another attribute, prompts, scored text or scorer).
   """
-  sides = [side._as_report() if isinstance(side, Result) else read_report(side)
+  sides = [side._as_report() if isinstance(side, Result) else read_report(_place('report', side))
            for side in (first, second)]
   names = [side.name if isinstance(side, Result) else os.fspath(side) for side in (first, second)]
   if names[0] == names[1]:
@@ -324,7 +329,7 @@ def compare(
 def sample(
   model: Path, *, attribute: str | os.PathLike | Attribute, output: Path, name: str = BASELINE,
   coupled: bool = True, dtype: str = 'float32', start: bool = False, endpoint: str = '',
-  chat: bool = False, log: Log = print, **settings: Any,
+  chat: bool = False, log: Log | None = print, **settings: Any,
 ) -> pathlib.Path:
   """Samples continuations of an attribute's prefixes, on all devices or from an endpoint.
 
@@ -354,7 +359,20 @@ def sample(
   Raises:
     UserError: no model there, an unknown setting, or the file belongs to another model.
   """
-  known = attribute if isinstance(attribute, Attribute) else load_attribute(attribute)
+  known, output, log = _attribute(attribute), _place('output', output), log or _silent
+  _plain(name=name, coupled=coupled, dtype=dtype, start=start, endpoint=endpoint, chat=chat)
+  config = _place('model', model) / 'config.json'
+  try:
+    published = 'model_type' in json.loads(config.read_text(encoding='utf-8'))
+  except (OSError, ValueError, TypeError):
+    published = False
+  kind, taken = ('an endpoint', ['chat']) if endpoint else (
+    'a published decoder', ['dtype', 'start', 'chat']) if published else ('a run', ['name'])
+  for option, given in (('name', name != BASELINE), ('dtype', dtype != 'float32'),
+                        ('start', start), ('chat', chat)):
+    if given and option not in taken:
+      raise UserError(f'{option} is no option of {kind}, which {os.fspath(model)} is taken for: '
+                      'leave it out')
   if endpoint:
     from fairjax.generate.endpoint import Endpoint, sample_endpoint
     ours = {field.name for field in dataclasses.fields(Endpoint)}
@@ -363,28 +381,19 @@ def sample(
       raise UserError(f'{key} is no setting of an endpoint')
     sample_endpoint(Endpoint(endpoint, os.fspath(model), chat=chat, **asked), known, output,
                     _settings(SampleConfig(), settings), log=log)
-    return pathlib.Path(output)
-  config = pathlib.Path(model) / 'config.json'
-  try:
-    published = 'model_type' in json.loads(config.read_text(encoding='utf-8'))
-  except (OSError, ValueError, TypeError):
-    published = False
-  if published:
+  elif published:
     from fairjax.run.recorded import sample_pretrained
-    asked_for = _settings(SampleConfig(batch_size=100, heldout_prefixes=False), settings)
+    asked_for = _settings(SampleConfig(batch_size=100), settings)
     sample_pretrained(
       model, known, output, asked_for, dtype=dtype, start=start, chat=chat, coupled=coupled,
       rewordings=asked_for.rewordings, log=log)
-  elif start or chat:
-    raise UserError(f'start and chat are for published decoders; {model} is none (a run has '
-                    'pretrained.chat)')
   else:
     from fairjax.run.results import open_run
     run = open_run(model, log=log)
     own = dataclasses.replace(run.config.sample, rewordings=False)
     run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
                  sample=_settings(own, settings))
-  return pathlib.Path(output)
+  return output
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -497,7 +506,7 @@ class RunResult:
 
 
 def run(
-  config: str, *, workdir: Path, fields: Mapping[str, Any] | None = None, log: Log = print,
+  config: Path, *, workdir: Path, fields: Mapping[str, Any] | None = None, log: Log | None = print,
 ) -> RunResult:
   """Trains, samples, measures and reports, as `fairjax run`; the same call continues a run.
 
@@ -513,9 +522,11 @@ def run(
   """
   from fairjax.run.job import Job
   from fairjax.run.workdir import check_devices
-  loaded = load_config(config, {name: _override(value) for name, value in (fields or {}).items()})
-  check_devices(loaded, pathlib.Path(workdir), until=None)
-  job = Job(loaded, workdir, log=log)
+  place = _place('workdir', workdir)
+  loaded = load_config(os.fspath(_place('config', config)), {
+    name: _override(value) for name, value in (fields or {}).items()})
+  check_devices(loaded, place, until=None)
+  job = Job(loaded, place, log=log or _silent)
   job.run()
   selection = read_report(job.workdir)['selection']
   return RunResult('\n'.join(job.ending()[:2]), selection and selection['best'],
@@ -523,9 +534,9 @@ def run(
 
 
 def debias(
-  model: Path, *, train: Path | Sequence[Path], workdir: Path, attribute: str = 'country',
+  model: Path, *, train: Path | Sequence[Path], workdir: Path, attribute: Path = 'country',
   lora: int = 0, seed: int = 0, chips: int = 0, fields: Mapping[str, Any] | None = None,
-  log: Log = print,
+  log: Log | None = print,
 ) -> RunResult:
   """Fine-tunes a published decoder so that what it writes depends less on an attribute.
 
@@ -547,40 +558,80 @@ def debias(
   Raises:
     UserError: what is wrong with a file, a field or the model.
   """
-  texts = [train] if isinstance(train, str | os.PathLike) else list(train)
+  texts = [train] if isinstance(train, str | os.PathLike) else list(train or ())
   if not texts:
     raise UserError('train names no file: give text files with a document in each line')
-  quoted = {'model': _quoted(model), 'train': '+'.join(map(_quoted, texts)),
-            'attribute': _quoted(attribute), 'lora': lora, 'seed': seed, 'chips': chips}
+  quoted = {'model': _quoted('model', model),
+            'train': '+'.join(_quoted('train', text) for text in texts),
+            'attribute': _quoted('attribute', attribute), 'lora': lora, 'seed': seed,
+            'chips': chips}
   return run('pretrained:' + ','.join(f'{name}={value}' for name, value in quoted.items()),
              workdir=workdir, fields=fields, log=log)
 
 
 def _override(value: Any) -> str:
   """The value of a field as the command line takes it."""
+  value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
   if isinstance(value, list | tuple):
-    value = [os.fspath(v) if isinstance(v, os.PathLike) else v for v in value]
+    value = [os.fspath(v) if isinstance(v, os.PathLike) else
+             v.item() if isinstance(v, np.generic) else v for v in value]
   return str(value)
 
 
-def _quoted(path: Path) -> str:
+def _quoted(name: str, path: Path) -> str:
   """As an argument of a config file."""
-  mark = "'" if '"' in os.fspath(path) else '"'
-  return f'{mark}{os.fspath(path)}{mark}'
+  text = os.fspath(path) if path == '' else os.fspath(_place(name, path))
+  mark = "'" if '"' in text else '"'
+  return f'{mark}{text}{mark}'
+
+
+def _silent(line: str) -> None:
+  """What `log=None` does."""
+
+
+def _attribute(attribute: str | os.PathLike | Attribute) -> Attribute:
+  return attribute if isinstance(attribute, Attribute) else load_attribute(
+    _place('attribute', attribute))
+
+
+def _place(name: str, path: Path) -> pathlib.Path:
+  """The path that an option gives."""
+  if not isinstance(path, str | os.PathLike) or not os.fspath(path) or '://' in os.fspath(path):
+    raise UserError(f'{name}={path!r} is no path of a file or folder' + (
+      ': mount the bucket (gcsfuse) and name its folder' * ('://' in str(path))))
+  return pathlib.Path(path)
+
+
+_KINDS = {'permutations': int, 'seed': int} | dict.fromkeys(
+  ('repair', 'coupled', 'start', 'chat'), bool)
+"""Types of options; the others are texts."""
+
+
+def _plain(**options: Any) -> dict[str, Any]:
+  """The options, each of its type; numbers of NumPy become Python's."""
+  return {name: _typed(name, value, _KINDS.get(name, str)) for name, value in options.items()}
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+  value = value.item() if isinstance(value, np.generic) else value
+  if type(value) is not kind and not (kind is float and type(value) is int):
+    raise UserError(f'{name}={value!r} must be {kind.__name__}')
+  return value
 
 
 def _settings(base: SampleConfig, changes: Mapping[str, Any]) -> SampleConfig:
   """The settings with changes, each checked."""
-  fields = {field.name: field for field in dataclasses.fields(SampleConfig)}
+  fields = {field.name: field for field in dataclasses.fields(SampleConfig)
+            if field.name != 'heldout_prefixes'}  # which a run alone samples
+  found = {}
   for name, value in changes.items():
     if name not in fields:
       raise unknown_name('setting', name, fields)
     kind: Any = fields[name].type
-    if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
-      raise UserError(f'{name}={value!r} must be {kind.__name__}')
-    if wrong := limit_error(fields[name], value):
+    found[name] = _typed(name, value, kind)
+    if wrong := limit_error(fields[name], found[name]):
       raise UserError(wrong)
-  return dataclasses.replace(base, **changes)
+  return dataclasses.replace(base, **found)
 
 
 def _columns(head: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]

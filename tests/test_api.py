@@ -3,14 +3,18 @@
 import csv
 import dataclasses
 import json
+import pathlib
 import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import fairjax
+from fairjax import api
 from fairjax.cli.main import main
+from fairjax.config import SampleConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
@@ -158,6 +162,40 @@ def test_reports_and_comparisons_are_those_of_the_files(tmp_path):
 def test_wrong_data_are_named(data, columns, message):
   with pytest.raises(UserError, match=message):
     fairjax.measure(data, columns=columns, **OPTIONS)
+
+
+@pytest.mark.parametrize(('function', 'options', 'message'), [
+  (fairjax.measure, {'permutations': 20.0}, 'permutations=20.0 must be int'),
+  (fairjax.measure, {'coupled': 'no'}, "coupled='no' must be bool"),
+  (fairjax.measure, {'keep': 'gs://bucket/scores'}, 'is no path of a file or folder: mount the'),
+  (fairjax.measure, {'scorers': [7]}, 'scorers: 7 is neither a name nor an object with name'),
+  (fairjax.measure, {'attribute': None}, 'attribute=None is no path'),
+  (fairjax.sample, {'samples': True}, 'samples=True must be int'),
+  (fairjax.sample, {'name': 'control'}, 'name is no option of a published decoder'),
+  (fairjax.sample, {'model': 'runs/x', 'dtype': 'bfloat16'}, 'dtype is no option of a run'),
+  (fairjax.sample, {'endpoint': 'http://x', 'start': True}, 'start is no option of an endpoint'),
+  (fairjax.sample, {'heldout_prefixes': True}, "unknown setting 'heldout_prefixes'"),
+  (fairjax.run, {'config': pathlib.Path('quickstar'), 'workdir': 'w'}, "did you mean 'quickstart'"),
+  (fairjax.run, {'config': 'quickstart', 'workdir': 'gs://bucket/w'}, 'mount the bucket'),
+  (fairjax.debias, {'train': 'a', 'workdir': 'w', 'model': None}, 'model=None is no path'),
+  (fairjax.compare, {'first': None, 'second': None}, 'report=None is no path'),
+])
+def test_wrong_options_are_named(tmp_path, monkeypatch, function, options, message):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'config.json').write_text('{"model_type": "gpt2"}')
+  usual = {fairjax.measure: {'data': make_rows(), 'attribute': 'country'},
+           fairjax.sample: {'model': '.', 'attribute': 'country', 'output': 'o.jsonl'}}
+  with pytest.raises(UserError, match=message):
+    function(**usual.get(function, {}) | options)
+  assert [p.name for p in tmp_path.iterdir()] == ['config.json']
+
+
+def test_numbers_of_numpy_are_numbers(expected):
+  found = fairjax.measure(data=make_rows(), **OPTIONS | {'permutations': np.int64(20)})
+  assert found.measures == expected
+  assert api._settings(SampleConfig(), {'samples': np.int32(3)}).samples == 3
+  assert [api._override(value) for value in ((np.int64(2), 3), np.array([2, 3]), np.float64(2))] == [
+    '[2, 3]', '[2, 3]', '2.0']
 
 
 def test_a_column_that_takes_the_name_of_another_is_counted(expected):

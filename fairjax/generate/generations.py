@@ -113,7 +113,8 @@ def generate(
 
   Raises:
     UserError: the file belongs to another model or other settings, has no manifest, or holds
-      samples that were not asked for; a prefix occurs twice, or is the same input for two values.
+      samples that were not asked for; a prefix occurs twice, is the same input for two values, or
+      leaves no place for `sample.max_new_tokens`.
   """
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
@@ -121,7 +122,8 @@ def generate(
   if decoder.vocab_size < vocabulary.size:
     raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
-  check_inputs(prefixes, attribute, vocabulary)
+  check_inputs(prefixes, attribute, vocabulary, positions=decoder.max_positions,
+               new_tokens=sample.max_new_tokens)
   identity = work_identity(
     attribute, prefixes, sample, model=model, coupled=coupled, card=dict(card or {}),
     model_config=decoder.describe(), vocabulary=vocabulary.fingerprint, **_asked(vocabulary))

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,11 +113,18 @@ def import_reference(job: Job, found: Reference) -> dict[str, float]:
 def _take_over(job: Job, vocabulary: Vocabulary) -> None:
   """Makes an imported model's vocabulary that of the run, or finds that it is."""
   place = job.workdir / 'data' / 'vocabulary'
-  if processes.is_first() and not place.exists():
+  new = processes.is_first() and not place.exists()
+  if new:
     vocabulary.save(place)
   processes.share()
-  if job.vocabulary != vocabulary:
-    raise UserError(f'{place} is {job.vocabulary!r}, that of the model is {vocabulary!r}: import '
+  try:
+    own = job.vocabulary
+  except UserError:  # of the data: with it the workdir would belong to this configuration
+    if new:
+      shutil.rmtree(place)
+    raise
+  if own != vocabulary:
+    raise UserError(f'{place} is {own!r}, that of the model is {vocabulary!r}: import '
                     'into a workdir whose data are not prepared yet; it takes over the vocabulary')
 
 

@@ -295,13 +295,17 @@ class Job(Run):
 
   @property
   def vocabulary(self) -> Vocabulary:
-    """The vocabulary of the prepared data."""
+    """The vocabulary of the prepared data; of a copy of models without data, that beside them."""
+    from fairjax.train import LM, stage_folder
+    trained = (stage_folder(self.config, self.workdir, LM) / 'DONE').exists()
+    if trained and not self.has_data and vocabulary_folder(self.config, self.workdir).exists():
+      return super().vocabulary
     return self.prepared.vocabulary
 
   @functools.cached_property
   def model_config(self) -> ModelConfig:
     """The model as the configuration has it, with the size of the vocabulary."""
-    size, given = self.prepared.vocabulary.size, self.config.model.vocab_size
+    size, given = self.vocabulary.size, self.config.model.vocab_size
     if given not in (0, size):
       raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
                       f'{size} ids: leave it 0')

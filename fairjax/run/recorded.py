@@ -199,7 +199,7 @@ def sample_pretrained(
   """Samples a published decoder on all devices (H-13, H-33), and writes its next-token file."""
   import jax
 
-  from fairjax.generate.generations import check_inputs, generate
+  from fairjax.generate.generations import generate
   from fairjax.model.decoder import CachedDecoder, DecoderConfig
   from fairjax.pretrained import load_pretrained
   from fairjax.pretrained.checkpoint import safe_name
@@ -215,8 +215,6 @@ def sample_pretrained(
   assert isinstance(model.arch, DecoderConfig)
   vocabulary = model.vocabulary(start=start, chat=chat)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
-  check_inputs(prefixes, attribute, vocabulary, positions=model.arch.max_positions,
-               new_tokens=sample.max_new_tokens)
   parts = (model.params, CachedDecoder(model.arch, vocabulary.silent_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, prefixes=prefixes, mesh=mesh,

@@ -36,6 +36,7 @@ from fairjax.run.export import (
 )
 from fairjax.run.job import Job
 from fairjax.run.results import open_run
+from fairjax.run.workdir import is_begun
 from fairjax.train import load_params, make_mesh, params_template
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'transformer_xl'
@@ -312,6 +313,17 @@ def test_an_imported_model_is_the_exported_one_bit_for_bit(trained, exported, tm
 
 
 @pytest.mark.tf
+def test_a_copy_of_models_and_vocabulary_is_exported_without_the_text(
+    trained, exported, tmp_path):
+  workdir, out = tmp_path / 'w', tmp_path / 'out'
+  shutil.copytree(trained, workdir, ignore=lambda folder, names: (
+    set(names) - {'vocabulary'} if folder.endswith('data') else ()))
+  assert run('models export', workdir, f'--output={out}') == 0
+  assert not (workdir / 'data' / 'manifest.json').exists()
+  assert (out / 'model.safetensors').read_bytes() == (exported / 'model.safetensors').read_bytes()
+
+
+@pytest.mark.tf
 def test_the_folder_says_what_the_model_is(trained, exported):
   config = json.loads((exported / 'config.json').read_text())
   assert config['export']['digest'] == digest(trained)
@@ -409,6 +421,13 @@ def test_another_model_or_vocabulary_is_refused(exported, trained, tmp_path, cap
              config=f'{exported}/config.json') == 2
   assert 'model.ff_dim=32 but the checkpoint has 16' in capsys.readouterr().err
   assert not (tmp_path / 'w').exists()
+  texts = ['--config.data.source=lines', '--config.measure.scorers=vader',
+           '--config.sentiment.scorer=vader',
+           *(f'--config.data.{split}={tmp_path}/none' for split in ('train', 'valid', 'test'))]
+  assert run('models import', tmp_path / 'w3', f'--from={exported}', *texts,
+             config=f'{exported}/config.json') == 2
+  assert f'file not found: {tmp_path}/none' in capsys.readouterr().err
+  assert not is_begun(tmp_path / 'w3')  # so the next try may name other files
   assert run('models import', tmp_path / 'w2', f'--from={exported}',
              '--config.model.vocab_multiple=1', config=f'{exported}/config.json') == 2
   assert 'model.vocab_multiple=1 but the checkpoint has 64' in capsys.readouterr().err

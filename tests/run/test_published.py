@@ -396,11 +396,13 @@ def test_what_a_published_model_has_no_use_for_is_refused(files, tmp_path, capsy
   assert words in error and error.count('\n') == 1 and not (tmp_path / 'w').exists()
 
 
-def test_a_prefix_that_leaves_no_place_is_refused_before_the_training(files, tmp_path, capsys):
+def test_a_prefix_that_leaves_no_place_is_refused(files, finished, tmp_path, capsys):
   assert main(command(files, tmp_path / 'w', sample__max_new_tokens=60)) == 2
   error = capsys.readouterr().err
   assert 'max_new_tokens=60 follow, and the model has 64 positions' in error
   assert error.count('\n') == 1 and not (tmp_path / 'w' / 'lm').exists()
+  with pytest.raises(UserError, match='of occupation has .* the model has 64 positions'):
+    fairjax.sample(finished, attribute='occupation', output=tmp_path / 'o.jsonl')
 
 
 @pytest.mark.parametrize(('family', 'changes', 'words'), [
