@@ -194,8 +194,8 @@ def test_numbers_of_numpy_are_numbers(expected):
   found = fairjax.measure(data=make_rows(), **OPTIONS | {'permutations': np.int64(20)})
   assert found.measures == expected
   assert api._settings(SampleConfig(), {'samples': np.int32(3)}).samples == 3
-  assert [api._override(value) for value in ((np.int64(2), 3), np.array([2, 3]), np.float64(2))] == [
-    '[2, 3]', '[2, 3]', '2.0']
+  values = (np.int64(2), 3), np.array([2, 3]), np.float64(2)
+  assert [*map(api._override, values)] == ['[2, 3]', '[2, 3]', '2.0']
 
 
 def test_a_column_that_takes_the_name_of_another_is_counted(expected):

@@ -133,7 +133,8 @@ def test_memory_is_bounded_and_few_sentences_are_scored(monkeypatch):
 
 def test_counts_are_reported():
   config = stage(margin=0.5)
-  texts = ['Today good.', 'Today good bad.', 'Today good' + ' long' * 20 + '.', 'Today bad.', 'good']
+  texts = ['Today good.', 'Today good bad.', 'Today good' + ' long' * 20 + '.', 'Today bad.',
+           'good']
   found, line = run(texts, config, start_ids=())  # with which 'good' is a single token
   assert line == ('[sentiment] 2 sentences with |2 score - 1| > 0.5 (1 positive) from 5 of 5 read; '
                   '2 left out, not of 2 to sentence_tokens=10 tokens')
