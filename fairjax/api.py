@@ -241,12 +241,13 @@ def measure(
   google = {'cache': folder / 'google.jsonl', 'log': log} if folder else None
   words = [lexicon] if isinstance(lexicon, str | os.PathLike) else list(lexicon or ())
   one = isinstance(scorers, str) or not isinstance(scorers, Iterable)
-  loaded = [load_scorer(s, lexicon=words, google=google) if isinstance(s, str) else s
-            for s in ([scorers] if one else scorers)]
-  for scorer in loaded:
+  loaded = list[Scorer | RecordedScorer]()
+  for given in [scorers] if one else scorers:
+    scorer = load_scorer(given, lexicon=words, google=google) if isinstance(given, str) else given
     if not isinstance(scorer, Scorer | RecordedScorer):
       raise UserError(f'scorers: {scorer!r} is neither a name nor an object with name, fingerprint '
                       'and score')
+    loaded.append(scorer)
   check_scorers(loaded)
   options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored,
                    permutations=permutations, seed=seed)
