@@ -58,10 +58,12 @@ def test_warnings(rows):
   two = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
   assert 'Only one scorer' not in ' '.join(warnings([ModelRow('b', 'baseline', measures=two)]))
   measures = copy.deepcopy(rows[0].measures)
-  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x']}
+  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x'],
+               'permutations': 9}
   one = ModelRow('m', 'other', None, None, None, measures)
   lines = '\n'.join(warnings([one, ModelRow('n', 'other')]))
-  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's"):
+  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's",
+                 '"above noise", has p = 0.10'):
     assert phrase in lines
   assert 'no baseline row' not in ' '.join(warnings([one]))
 
