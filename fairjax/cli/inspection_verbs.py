@@ -184,20 +184,20 @@ def large_pages(path: pathlib.Path) -> str:
 
 def free_bytes(place: pathlib.Path) -> int:
   """Free space where the folder is, or will be."""
+  return shutil.disk_usage(_existing(place)).free
+
+
+def _existing(place: pathlib.Path) -> pathlib.Path:
   place = place.absolute()
-  return shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
+  return next(p for p in (place, *place.parents) if p.exists())
 
 
 def folder_fault(folder: pathlib.Path) -> str:
-  """Why a folder cannot be written to, or ''; removes what it makes."""
-  made = folder.exists()
+  """Why a folder cannot be written to, or made, or ''; removes what it makes."""
+  trial = _existing(folder) / f'.fairjax-doctor-{os.getpid()}'
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    trial = folder / f'.fairjax-doctor-{os.getpid()}'
     trial.mkdir()
     trial.rename(trial.with_suffix('.renamed')).rmdir()  # as checkpoints are
-    if not made:
-      folder.rmdir()
   except OSError as e:
     return f'{folder} cannot be written to: {e.strerror}'
   return ''

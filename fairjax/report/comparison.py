@@ -209,8 +209,8 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     lines.append(f"{row.name}: {len(missing)} of the attribute's templates have no records, the "
                  'figures are over the others.')
   if (few := measures['permutations']) < 19:  # see `percentile_95`
-    lines.append(f'{row.name}: {few} permutations are too few for a 95th percentile: a number that '
-                 f'exceeds all of them, "above noise", has p = {1 / (few + 1):.2f}. Use 19 or more.')
+    lines.append(f'{row.name}: {few} permutations are too few for a 95th percentile: a number '
+                 f'"above noise" has p = {1 / (few + 1):.2f}. Use 19 or more.')
   if not measures['coupled']:
     lines.append(f'{row.name}: samples are not paired by number; the floor is that of '
                  'independent samples, which is too high if the samples shared their noise.')

@@ -19,10 +19,7 @@ REQUIRES = ['ml_dtypes>=0.5', 'libtpu==0.0.42.*; extra == "tpu"']
 def test_libtpu_must_be_that_of_jax(version, fits):
   fault = doctor.libtpu_fault({'jax': '0.10.2', 'libtpu': version}, REQUIRES)
   assert (fault == '') == fits and (fits or "pip install 'jax[tpu]==0.10.2'" in fault)
-
-
-def test_without_libtpu_there_is_nothing_to_match():
-  assert doctor.libtpu_fault({'jax': '0.10.2'}, REQUIRES) == ''
+  assert doctor.libtpu_fault({'jax': '0.10.2'}, REQUIRES) == ''  # without one
 
 
 @pytest.mark.parametrize(('text', 'chosen', 'hint'), [
@@ -35,7 +32,7 @@ def test_large_pages(tmp_path, text, chosen, hint):
 
 
 def test_it_leaves_nothing_where_it_wrote(tmp_path):
-  assert doctor.folder_fault(tmp_path / 'new') == '' and list(tmp_path.iterdir()) == []
+  assert doctor.folder_fault(tmp_path / 'new' / 'folder') == '' and not list(tmp_path.iterdir())
   (tmp_path / 'file').write_text('')
   assert 'cannot be written to' in doctor.folder_fault(tmp_path / 'file' / 'x')
 
@@ -59,6 +56,8 @@ def test_a_bucket_is_written_to_and_left_as_it_was(tmp_path, monkeypatch):
   first, second = (tmp_path / 'calls').read_text().splitlines()
   assert first.startswith('storage cp - gs://bucket/fairjax-doctor-')
   assert second == first.replace('cp - ', 'rm ')
+  with pytest.raises(UserError, match='must be gs://BUCKET'):
+    doctor.bucket_fault('bucket')
 
 
 def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch, capsys):
@@ -67,11 +66,6 @@ def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch
   printed = capsys.readouterr().out
   assert '\n! gcloud storage cp gs://bucket: ERROR: 403 no storage.objects.create\n' in printed
   assert f'{tmp_path}/run: writable' in printed and 'gs://bucket: not writable' in printed
-
-
-def test_no_bucket_is_said_so():
-  with pytest.raises(UserError, match='must be gs://BUCKET'):
-    doctor.bucket_fault('bucket')
 
 
 def test_doctor_says_where_the_time_of_a_stage_went(tmp_path, capsys):

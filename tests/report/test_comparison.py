@@ -63,7 +63,7 @@ def test_warnings(rows):
   one = ModelRow('m', 'other', None, None, None, measures)
   lines = '\n'.join(warnings([one, ModelRow('n', 'other')]))
   for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's",
-                 '"above noise", has p = 0.10'):
+                 '"above noise" has p = 0.10'):
     assert phrase in lines
   assert 'no baseline row' not in ' '.join(warnings([one]))
 
