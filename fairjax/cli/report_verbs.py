@@ -208,6 +208,10 @@ _TEXTS = {'markdown': '.md', 'text': '.txt', 'csv': '.csv'}
 _DRAWINGS = ('png', 'svg', 'pdf')
 _TABLES = (1, 5, 6, 7, 9, 10)
 _FIGURES = (1, 2, *range(4, 18))
+_READ_BY: dict[str, tuple[Sequence[int], Sequence[int]]] = {  # option -> tables and figures
+  'pairs': ((7, 10), (1,)), 'model': ((7, 9, 10), (1,)), 'template': ((), (1,)),
+  'scorer': ((), (1, *range(4, 18))), 'corpus': ((), (6, *range(8, 16))),
+  'perplexity': ((1, 5, 6), ())}
 
 
 def _paper_options(parser: argparse.ArgumentParser) -> None:
@@ -243,6 +247,13 @@ def _paper(options: argparse.Namespace) -> None:
   if not options.table and not options.figure:
     raise UserError('compare paper needs --table=N (1, 5, 6, 7, 9, 10) or --figure=N (1, 2, 4 to '
                     '17)')
+  for name, (tables, figures) in _READ_BY.items():
+    if not {*options.table} & {*tables} and not {*options.figure} & {*figures}:
+      refuse(options, name, why='is of other tables or figures (see: fairjax compare paper --help)')
+  for form in options.format:
+    if not (options.table if form in _TEXTS else options.figure):
+      kind = 'tables' if form in _TEXTS else 'figures'
+      raise UserError(f'--format={form} is of {kind}, of which none is named')
   if options.figure and not options.output:
     raise UserError('compare paper --figure needs --output=DIR')
   runs = _read_runs(options.runs)

@@ -161,7 +161,8 @@ def _format_key(key: tuple[str, float | None]) -> str:
 def _check_unit(unit: str, rows: Iterable[ModelRow]) -> None:
   """Refuses a unit that no perplexity has."""
   known = {name for row in rows for found in (row.perplexity, row.subset_perplexity) if found
-           for name, value in found.items() if isinstance(value, float) and name != 'nll'}
+           for name, value in found.items() if isinstance(value, float)
+           and name not in ('nll', 'bits_per_byte')}
   if known and unit not in known:
     raise unknown_name('unit of perplexity', unit, sorted(known))
 

@@ -124,6 +124,9 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
   for command, reason in (
       ([mine, '--table=5'], 'Table 5 is of country, and the runs hold occupation'),
       ([mine, '--table=1', '--perplexity=wrd'], "did you mean 'word'"),
+      ([mine, '--table=1', '--perplexity=bits_per_byte'], 'unknown unit of perplexity'),
+      ([mine, '--table=1', '--model=baseline'], '--model is of other tables or figures'),
+      ([mine, '--table=1', '--format=svg'], '--format=svg is of figures'),
       ([words[0], f'WMT-19={mine}', '--table=1'], 'hold different measures of baseline'),
       ([mine, '--figure=8'], '--output=DIR'),
       ([mine, '--figure=8', out], 'Figure 8 is of WMT-19 country'),
