@@ -20,6 +20,7 @@ from fairjax.cli.options import (
   between,
   field_values,
   positive,
+  refuse,
   require,
 )
 from fairjax.cli.verb import (
@@ -38,6 +39,8 @@ from fairjax.errors import UserError
 if TYPE_CHECKING:
   from fairjax.counterfactual import Attribute
 
+_OF_MODEL = ('samples', 'max-new-tokens', 'temperature', 'sentence-end', 'batch-size', 'dtype',
+             'independent', 'start')
 _DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
 
 
@@ -109,11 +112,15 @@ def _attribute(options: argparse.Namespace, name: str) -> 'Attribute':
   return attribute.fraction(options.fraction, seed=options.seed or 0)
 
 
+def _seed_of_nothing(options: argparse.Namespace) -> list[str]:
+  """The seed, where nothing is sampled here and no fraction is chosen."""
+  return ['seed'] if options.fraction is None else []
+
+
 def _sample_run(options: argparse.Namespace) -> None:
   """Samples the models of a run with the prompts of any attribute, into a folder; continues."""
   from fairjax.run.job import sample_attribute
-  if options.start:
-    raise UserError('--start belongs to sample --pretrained=DIR')
+  refuse(options, 'start', 'dtype', why='belongs to --pretrained=DIR')
   if pathlib.Path(options.output).is_file():
     raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
                     'file a model')
@@ -151,11 +158,9 @@ def _sample_endpoint(options: argparse.Namespace) -> None:
   """Asks an endpoint for continuations, into a file; continues."""
   refuse_processes(options, 'sample --endpoint')
   require(options, 'sample --endpoint', 'model', 'attribute', 'output')
-  others = ('config', 'workdir', 'prompts_only', 'pretrained', 'start', 'sentence_end',
-            'batch_size', 'seed', 'dtype')
-  for name in others:
-    if getattr(options, name) not in (None, False, 'float32'):
-      raise UserError(f"--endpoint takes no --{name.replace('_', '-')}: leave it out")
+  refuse(options, 'config', 'workdir', 'prompts-only', 'pretrained', 'start', 'sentence-end',
+         'batch-size', 'dtype', *_seed_of_nothing(options),
+         why='does nothing with --endpoint: leave it out')
   if options.instruction is not None and not options.chat:
     raise UserError('--instruction belongs to --chat')
   from fairjax.generate.endpoint import Endpoint, sample_endpoint
@@ -178,6 +183,8 @@ def _write_prompts(options: argparse.Namespace) -> None:
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')
   from fairjax.generate.generations import write_prompts
+  refuse(options, *_OF_MODEL, *_seed_of_nothing(options),
+         why='belongs to what samples: --prompts-only writes prompts')
   attribute = _attribute(
     options, options.attribute or load_config(options.config, options.overrides).attribute)
   count = write_prompts(attribute, options.output, rewordings=options.rewordings)
@@ -187,9 +194,9 @@ def _write_prompts(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  for name in ('model', 'instruction', 'body', 'concurrency', 'price_in', 'price_out'):
-    if getattr(options, name) is not None and options.endpoint is None:
-      raise UserError(f"--{name.replace('_', '-')} belongs to --endpoint=URL")
+  if options.endpoint is None:
+    refuse(options, 'model', 'instruction', 'body', 'concurrency', 'price-in', 'price-out',
+           why='belongs to --endpoint=URL')
   if options.chat and options.endpoint is None and options.pretrained is None:
     raise UserError('--chat belongs to --pretrained=DIR and --endpoint=URL; a run has '
                     'pretrained.chat')
@@ -207,6 +214,8 @@ def _sample(options: argparse.Namespace) -> None:
     if options.rewordings or options.fraction is not None:
       raise UserError('--rewordings and --fraction of a run need --attribute=A and --output=DIR; '
                       'sample.rewordings=True in its config adds them to its own samples')
+    refuse(options, *_OF_MODEL, 'seed', why='of a run needs --attribute=A and --output=DIR; its '
+           'own samples are those of its config (--config.sample.samples=N)')
     open_job(options).sample()
   else:
     raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '
@@ -247,6 +256,8 @@ def _convert_options(parser: argparse.ArgumentParser) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
   from fairjax.run.recorded import convert_records
+  if not options.scores:
+    refuse(options, 'scored', why='belongs to --scores=FILE')
   if options.form:
     read = _foreign_reader(options)
   elif options.map or options.attribute or options.requests:

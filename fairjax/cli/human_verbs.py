@@ -8,7 +8,7 @@ import pathlib
 from typing import Any
 
 from fairjax.cli.measure_verbs import load_scorers
-from fairjax.cli.options import SCORERS, add_shared, field_values, positive
+from fairjax.cli.options import SCORERS, add_shared, field_values, positive, refuse
 from fairjax.cli.verb import Command, format_section, records_reader
 from fairjax.errors import UserError
 from fairjax.files import check_place, write_json
@@ -74,6 +74,10 @@ def _export(options: argparse.Namespace) -> None:
   wrong = [pair for pair in options.pairs if len(pair) not in (2, 3)]
   if wrong:
     raise UserError(f"--pairs {' '.join(wrong[0])}: give two values and at most one template")
+  if options.pairs:
+    refuse(options, 'items', why='is of the draw without --pairs: name --per-prefix')
+  else:
+    refuse(options, 'per-prefix', 'independent', why='belongs to --pairs')
   own = {attribute.name: attribute for attribute in map(load_attribute, options.attribute)}
   read = records_reader(options, list(own.values()))
   settings = ExportOptions(**field_values(options, ExportOptions) | {
@@ -121,9 +125,6 @@ def _import(options: argparse.Namespace) -> None:
   if output.resolve() in {pathlib.Path(file).resolve() for file in (*options.sheets, options.key)}:
     raise UserError(f'--output={output} is one of the inputs: name another file')
   key = load_key(options.key)
-  if options.lexicon and 'opinion' not in (options.scorer or ()):  # it may have taken sheets
-    raise UserError(f"--lexicon {' '.join(options.lexicon)}: it belongs to --scorer=opinion, and "
-                    'give the sheets before it or after another option')
   scorers = load_scorers(options, options.key)
   result = human_measures(
     key, read_ratings(key, options.sheets), scorers, similarities=options.similarity,

@@ -69,6 +69,12 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
   from fairjax.measure import load_scorer
   from fairjax.measure.scorers.audit import check_scorers
   names = [*(f'bert:{directory}' for directory in bert), *(options.scorer or ())]
+  if options.lexicon and 'opinion' not in names:
+    raise UserError(f"--lexicon {' '.join(options.lexicon)}: it belongs to --scorer=opinion (and "
+                    'takes all words up to the next option)')
+  if 'google' not in names:
+    refuse(options, 'google-cache', 'google-rate', 'google-endpoint',
+           why='belongs to --scorer=google')
   if 'google' in names and not options.google_cache and is_pipe(path):
     raise UserError(f'{path} is no file, so nothing says where scores that were paid for are kept: '
                     'name --google-cache=FILE')
@@ -135,6 +141,7 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
   from fairjax.measure.scorers.base import RecordedScorer
   recorded = [s for s in scorers if isinstance(s, RecordedScorer)]
   if options.texts:
+    refuse(options, 'columns', 'repair', 'scored', why='belongs to --records')
     if recorded:
       raise UserError(f'{recorded[0].name}: a text file brings no scores: use --records')
     lines = read_text_lines(options.texts, what='texts')
@@ -251,6 +258,8 @@ def _plan(options: argparse.Namespace) -> None:
   if options.records:
     kinds = _pilots(options)
   else:
+    refuse(options, 'attribute', *READING, *SCORERS, 'keep', 'scored', 'independent',
+           why='is of a pilot: name its --records too')
     shares = (0.0, 0.8) if options.shared is None else (options.shared,)
     kinds = [model_scores(kind, shared=share) for share in shares for kind in KINDS]
   rows = []

@@ -142,6 +142,23 @@ SECTIONS = {
          'not both', {'r.jsonl': records()}),
     Case('an option of records for a run', f'measure {QUICK} --workdir=DIR/w --permutations=77',
          '--permutations belongs to --records'),
+    *(Case(f'an option that {command.split(" --")[0]} does not read', command, words, {
+      'r.jsonl': records(), 't.txt': GOOD}) for command, words in {
+        'sample --prompts-only --attribute=country --output=DIR/p --samples=5': '--samples belongs',
+        f'sample {QUICK} --workdir=DIR/w --samples=5': '--samples of a run needs --attribute',
+        f'sample {QUICK} --workdir=DIR/w --attribute=country --output=DIR/o --dtype=bfloat16':
+          '--dtype belongs to --pretrained',
+        'records plan --effect=0.1 --attribute=country': 'name its --records too',
+        'records convert --records=DIR/r.jsonl --output=DIR/o.jsonl --scored=prefix+continuation':
+          '--scored belongs to --scores',
+        'scorers audit --attribute=country --texts=DIR/t.txt --scorer=vader --repair':
+          '--repair belongs to --records',
+        MEASURE + ' --google-rate=3': '--google-rate belongs to --scorer=google',
+        MEASURE + ' --lexicon DIR/t.txt': 'it belongs to --scorer=opinion',
+        'human export --records DIR/r.jsonl --output=DIR/o --annotators=2 --per-prefix=4':
+          '--per-prefix belongs to --pairs',
+        'human export --records DIR/r.jsonl --output=DIR/o --annotators=2 --items=4 --pairs Iran '
+        'Chile': '--items is of the draw without --pairs'}.items()),
     Case('the report of a run somewhere else', f'report {QUICK} --workdir=DIR/w --output=DIR/r',
          '--output belongs to --records'),
     Case('templates of some records only', MEASURE, "r.jsonl:2: field 'template' is missing", {

@@ -311,7 +311,7 @@ def test_the_key_is_sent_and_shown_nowhere(server, attribute_file, tmp_path, mon
   ([f'--endpoint=http://me:{CANARY}@127.0.0.1/v1'], 'must be the address alone'),
   ([f'--endpoint=http://127.0.0.1/v1?key={CANARY}'], 'must be the address alone'),
   (['--model=other'], "it has no model 'other'"),
-  (['--seed=3'], '--endpoint takes no --seed'),
+  (['--seed=3'], '--seed does nothing with --endpoint'),
   (['--instruction=x'], '--instruction belongs to --chat'),
   (['--body=[1]'], 'is no object of JSON'),
   (['--body={"n": 2, "prompt": "x"}'], '--body sets prompt, n'),
