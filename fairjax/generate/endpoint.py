@@ -63,19 +63,12 @@ def sample_endpoint(
   rewordings: bool = False, prices: tuple[float, float] | None = None,
   log: Callable[[str], None] = print,
 ) -> None:
-  """Asks for continuations of every prefix of an attribute and records them in `output`.
-
-  Of `sample` count `samples`, `max_new_tokens` and `temperature`. The same call continues an
-  interrupted file, extends it to more samples, and leaves a complete one alone. An answer that
-  stops for the content filter or has no choices is an empty continuation, as a refusal is. The
-  prompt at the beginning of a chat's answer is taken out. Both are counted. The key is that of the
-  environment variable FAIRJAX_ENDPOINT_KEY; `prices` are those of a million tokens that are read
-  and written, for the cost in the log.
-
-  `UserError`: the endpoint refuses the key, the model or a request, is not reachable, or answers
-  otherwise than expected; the file belongs to another model or other settings. What was answered is
-  in the file.
-  """
+  """Asks for continuations of every prefix of an attribute and records them in `output`."""
+  # Of `sample` count `samples`, `max_new_tokens` and `temperature`. The same call continues an
+  # interrupted file, extends it to more samples, and leaves a complete one alone. An answer that
+  # stops for the content filter or has no choices is an empty continuation, as a refusal is. The
+  # prompt at the beginning of a chat's answer is taken out. Both are counted. `prices` are those of
+  # a million tokens that are read and written, for the cost in the log.
   path = pathlib.Path(output)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   work = Work(path, prefixes, attribute, sample.samples, numbered=False)

@@ -47,14 +47,10 @@ def foreign_records(
   attribute: Attribute | None = None, requests: str | os.PathLike | None = None,
   left_out: collections.Counter,
 ) -> Iterator[dict[str, Any]]:
-  """Yields what another tool wrote in one of `FORMS` as records for `read_records`, with `_where`.
-
-  `rules` (field of records -> path into an item) go before those of the form. Where none gives
-  `value`, `attribute` finds it in the prefix; left out is what holds none of its values, or
-  several. `requests` is the file that was sent to openai-batch. `left_out` gets in words what was
-  left out, and how often. `UserError`: an unknown form, a damaged file, or a rule that no item
-  follows.
-  """
+  """Yields what another tool wrote in one of `FORMS` as records for `read_records`."""
+  # `rules` (field of records -> path into an item) go before those of the form. Where none gives
+  # `value`, `attribute` finds it in the prefix; left out is what holds none of its values, or
+  # several. `left_out` gets in words what was left out, and how often.
   if form not in FORMS:
     raise unknown_name('form', form, FORMS)
   if requests is not None and form != 'openai-batch':

@@ -93,29 +93,19 @@ def generate(
   hang: LogConfig | None = None,
   log: Callable[[str], None] = print,
 ) -> int:
-  """Samples continuations of every prefix and records them (H-12, H-13); how many were sampled.
-
-  After an interruption the same call samples what is missing; the file then has the bytes of an
-  uninterrupted run at the same `sample.batch_size`, or the same records in another order. A larger
-  `sample.samples` extends a file, so do the rewordings of its prefixes; a complete file is left
-  alone.
-
-  A continuation is what the vocabulary decodes after the prefix, with the space between the two; by
-  chat too, since the model's answer is begun with the prefix (`Vocabulary.prompt_ids`). It
-  ends at eos at the latest: with pieces the end of the document, with words that of the line. In a
-  group of processes all call this with a mesh of all devices, and the first one writes.
-
-  `path` is `.jsonl` or `.jsonl.gz`; `model`, a name, is in every record; `prefixes` are by default
-  the templates of `attribute`, which names their values and subgroups; the manifest keeps `card`,
-  the identity of the model. `coupled` shares one noise among the values of a template. Each batch
-  is split over the devices of `mesh`; where one hangs (`fairjax.train.watch`), the process ends;
-  `hang=None`: never.
-
-  Raises:
-    UserError: the file belongs to another model or other settings, has no manifest, or holds
-      samples that were not asked for; a prefix occurs twice, is the same input for two values, or
-      leaves no place for `sample.max_new_tokens`.
-  """
+  """Samples continuations of every prefix and records them (H-12, H-13); how many were sampled."""
+  # After an interruption the same call samples what is missing; the file then has the bytes of an
+  # uninterrupted run at the same `sample.batch_size`, or the same records in another order. A
+  # larger `sample.samples` extends a file, so do the rewordings of its prefixes; a complete file is
+  # left alone.
+  #
+  # A continuation is what the vocabulary decodes after the prefix, with the space between the two;
+  # by chat too, since the model's answer is begun with the prefix (`Vocabulary.prompt_ids`). It
+  # ends at eos at the latest: with pieces the end of the document, with words that of the line.
+  #
+  # In a group of processes all call this with a mesh of all devices, and the first one writes.
+  # `prefixes` are by default the templates of `attribute`; the manifest keeps `card`, the identity
+  # of the model. Where a device hangs (`fairjax.train.watch`) the process ends; `hang=None`: never.
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
   work = Work(path, prefixes, attribute, sample.samples)

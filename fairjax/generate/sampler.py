@@ -59,36 +59,17 @@ def sample_continuations(
   prefix_len: int = 0,
   mesh: Mesh | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Samples continuations of the prefixes (A lists of ids, none empty) of one template.
-
-  Compiles once for each combination of decoder, number of prefixes, batch size, padded length of
-  the prefixes and the keyword options; parameters, prefixes, template, samples, seed and
-  temperature may change. A text ends at `eos_id` or an id of `end_ids`, or with one of `stop_ids`,
-  which is part of it.
-
-  Args:
-    params: of the model.
-    decoder: the model.
-    prefixes: of the A values.
-    template: index in [0, 2**32); selects the noise.
-    samples: sample indices in [0, 2**32), in any order.
-    seed: in [0, 2**64).
-    max_new_tokens: of a continuation, at least 1.
-    temperature: > 0; divides the logits.
-    eos_id: ends a text, and pads prefixes.
-    end_ids: end a text too.
-    stop_ids: end a text too, and are part of it.
-    values: with `coupled=False`, the value index of each prefix (default: its position).
-    coupled: share the noise among the prefixes. False draws independent samples.
-    batch_size: samples at a time for all prefixes; 0: all. The last batch is padded.
-    prefix_len: pad prefixes to at least this length.
-    mesh: devices to split the samples of a batch over; all its axes together.
-
-  Returns:
-    `[A, R, max_new_tokens]` int32, the id that ended a text followed by 0, and `[A, R]` int32, the
-    tokens of each text without the id of its end. ValueError: an argument is out of range, or a
-    text would have more positions than the model.
-  """
+  """Samples continuations of the prefixes (A lists of ids, none empty) of one template."""
+  # Compiles once for each combination of decoder, number of prefixes, batch size, padded length of
+  # the prefixes and the keyword options; parameters, prefixes, template, samples, seed and
+  # temperature may change. `template` and `samples` in [0, 2**32) and `seed` in [0, 2**64) select
+  # the noise, without `coupled` also `values`: the value index of each prefix (default: its
+  # position). `batch_size`: samples at a time for all prefixes (0: all), split over all devices of
+  # `mesh`. `prefix_len`: prefixes are padded to it at least. A text ends at `eos_id` or an id of
+  # `end_ids`, or with one of `stop_ids`, which is part of it.
+  #
+  # Returns `[A, R, max_new_tokens]` int32, the id that ended a text followed by 0, and `[A, R]`
+  # int32, the tokens of each text without the id of its end.
   if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
     raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
   count, batch_size = len(samples), batch_size or max(len(samples), 1)

@@ -285,18 +285,14 @@ def test_the_scorers_of_a_run(tmp_path, repository, monkeypatch):
   assert google._interval == 0.5
   opinion = load_run_scorer('opinion', config, tmp_path, print)
   assert opinion.score([POSITIVE[0], NEGATIVE[0]]).tolist() == [1, 0]  # the grammar's own words
+  for name, word in (('positive', 'splendid'), ('negative', 'poor')):
+    (tmp_path / f'{name}-words.txt').write_text(word)
+  config = load_config('configs/quickstart.py', {'measure.lexicon': f'("{tmp_path}",)'})
+  assert load_run_scorer('opinion', config, tmp_path / 'run', print).lexicon == {
+    'splendid': 1, 'poor': -1}
   for overrides, words in (
       ({'measure.scorers': '("vader","vader")'}, 'names a scorer twice'),
       ({'measure.scorers': '("vader","recorded")'}, "'recorded' is not one of opinion, vader"),
       ({'measure.google_requests_per_minute': '0'}, 'google_requests_per_minute=0')):
     with pytest.raises(UserError, match=words):
       load_config('configs/quickstart.py', overrides)
-
-
-def test_a_folder_of_lists_serves_a_run(tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
-  (tmp_path / 'positive-words.txt').write_text('splendid\n')
-  (tmp_path / 'negative-words.txt').write_text('poor\n')
-  config = load_config('configs/quickstart.py', {'measure.lexicon': f'("{tmp_path}",)'})
-  assert load_run_scorer('opinion', config, tmp_path / 'run', print).lexicon == {
-    'splendid': 1, 'poor': -1}

@@ -15,7 +15,6 @@ from fairjax.errors import UserError
 from fairjax.measure import OpinionScorer
 from fairjax.measure.estimates import holm
 from fairjax.measure.scorers.audit import agreement, audit_scorers, make_frames, own_bias
-from fairjax.measure.scorers.base import RecordedScorer
 
 FAITH = """
 name: faith
@@ -188,15 +187,6 @@ def test_the_audit_finds_what_a_lexicon_thinks_of_a_cleaner():
     {'value': 'cleaner', 'word': 'cleaner', 'valence': 1}]
   assert result['scorers']['table']['sensitive_lexicon_words'] == []
   assert result['agreement'][0]['n'] == 14
-
-
-def test_recorded_scores_take_part_in_the_agreement_only(faith):
-  result = audit_scorers(
-    TEXTS, faith, [ByTable(), RecordedScorer('human')],
-    recorded={'recorded:human': np.linspace(0, 1, len(TEXTS))})
-  assert result['scorers']['recorded:human']['own_bias'] is None
-  assert result['scorers']['table']['own_bias'] is not None
-  assert result['agreement'][0]['scorers'] == ['table', 'recorded:human']
 
 
 def test_audits_that_cannot_be_made(faith):

@@ -12,11 +12,9 @@ from jax.sharding import AxisType, Mesh
 from fairjax.config import Config
 from fairjax.config_checks import validate
 from fairjax.config_io import load_config
-from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
-from fairjax.measure import load_scorer, measure_records, score_texts
+from fairjax.measure import load_scorer, score_texts
 from fairjax.measure.scorers.bert import BertScorer, label_values, parse_values
-from fairjax.report.comparison import ModelRow, warnings
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
 TEXTS = ['The baker sold warm bread.', 'sad', '', 'good ' * 60, 'a happy farmer was glad']
@@ -163,27 +161,6 @@ def test_long_texts_are_counted_and_reported(tmp_path):
     '1 of 5 texts are longer than the 24 tokens it reads; their end is not scored')
   scorer.score = None  # everything is in the file now
   np.testing.assert_array_equal(score_texts(TEXTS, scorer, path), first)
-
-
-def test_score_file_knows_its_classifier(tmp_path):
-  path = tmp_path / 'scores.jsonl'
-  score_texts(TEXTS[:2], small(), path)
-  other = small(with_labels(tmp_path, FIVE[::-1]))
-  with pytest.raises(UserError, match='scores of scorer bert-.*delete the file'):
-    score_texts(TEXTS[:2], other, path)
-
-
-def test_measures_and_report_name_truncated_texts():
-  attribute = load_attribute('country')
-  values = [v.text for v in attribute.values]
-  records = [{'attribute': 'country', 'value': value, 'template': 0, 'prefix': f'{value} is',
-              'continuation': 'good ' * (60 if value == values[0] else 3), 'sample': i}
-             for value in values for i in range(2)]
-  measures = measure_records(iter(records), attribute, [small()], permutations=2)
-  (found,) = measures['scorers'].values()
-  assert found['truncated_texts'] == 2
-  text = '\n'.join(warnings([ModelRow('m', 'baseline', measures=measures)]))
-  assert f'read only the beginning of 2 of {2 * len(values)} texts' in text
 
 
 def test_configurations_accept_it():

@@ -172,15 +172,6 @@ def test_pairs_below_thresholds():
   assert below == {'floor': pytest.approx(1 / 6), '0.05': 0.5, '0.1': 0.5}
 
 
-def test_missing_samples_and_single_values_are_named():
-  with pytest.raises(UserError, match="template 0 has no sample of: v1"):
-    make_samples([[[0.1], []]], numbered=False)
-  with pytest.raises(UserError, match='at least 2'):
-    make_samples([[[0.1]]])
-  with pytest.raises(ValueError, match='permutations'):
-    individual_fairness(make_samples([[[0.1], [0.2]]]), permutations=0)
-
-
 def test_arrays_of_every_shape_give_the_same_numbers():
   rng = np.random.default_rng(0)
   scores = rng.random((2, 3, 15))
@@ -198,7 +189,7 @@ def test_arrays_of_every_shape_give_the_same_numbers():
 @pytest.mark.parametrize(('scores', 'message'), [
   ([[0.1, float('nan')], [0.2, 0.3]], "value 'v0': score 2 is nan"),
   ([[0.1, 0.5], [-0.4, 0.3]], r'score 1 is -0.4.*use \(s \+ 1\) / 2'),
-  ([[0.1]], 'at least 2'),
+  ([[0.1]], 'at least 2'), ([[0.1], []], 'template 0 has no sample of: v1'),
   ({0: {'a': [0.1], 'b': [0.2]}, 1: {'a': [0.1], 'c': [0.2]}}, 'every value is needed'),
   ([[[0.1], [0.2]], [[0.1], [0.2], [0.3]]], 'same number of values'),
 ])
@@ -212,9 +203,8 @@ def test_coupling_of_arrays_is_checked():
     individual_fairness([[0.1, 0.2], [0.3]], coupled=True)
   with pytest.raises(ValueError, match='property of SampleScores'):
     individual_fairness(SampleScores.from_arrays([[0.1], [0.3]]), coupled=True)
-
-
-def test_every_value_needs_a_subgroup():
+  with pytest.raises(ValueError, match='permutations'):
+    individual_fairness([[0.1], [0.2]], permutations=0)
   with pytest.raises(ValueError, match='2 subgroups for 3 values'):
     SampleScores.from_arrays([[0.1], [0.2], [0.3]], subgroups='ab')
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fairjax.measure import individual_fairness
 from fairjax.measure.estimates import SampleScores, Table, percentile_95
 from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
 from fairjax.measure.wasserstein import PoolDistance, quantile_grid
-from tests.benchmarks.nulls import KINDS, TESTS, null_scores, rejections
+from tests.benchmarks.nulls import KINDS, TESTS, rejections
 
 
 def w1(x, y):
@@ -221,16 +220,6 @@ def test_simulated_nulls_reject_five_percent(kind, coupled, monkeypatch):
   least = 0.02 if kind == 'continuous' else 0.008
   assert np.mean([found[t] for t in three]) >= least, found
   assert np.mean([found[f'{t}, mid'] for t in three]) >= 0.02, found
-
-
-def test_the_coupling_of_null_scores_is_what_the_table_says():
-  rng = np.random.default_rng(8)
-  x = null_scores('continuous', rng, samples=4000, coupled=True)
-  assert np.mean(x[:, 0] == x[:, 2]) == pytest.approx(0.7, abs=0.03)
-  assert np.corrcoef(x[0, 0], x[0, 1])[0, 1] == pytest.approx(0.7, abs=0.06)
-  paired = individual_fairness(x[:, :, :300], coupled=True, permutations=60)
-  free = individual_fairness(x[:, :, :300], permutations=60)
-  assert paired.null_mean < 0.75 * free.null_mean
 
 
 _DIGITS = '''

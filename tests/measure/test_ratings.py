@@ -30,7 +30,7 @@ from fairjax.measure.human.ratings import (
   rater_tables,
   read_ratings,
 )
-from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets, load_key
+from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets
 from fairjax.measure.scorers.base import RecordedScorer
 from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.pretrained import SentenceEncoder
@@ -529,25 +529,6 @@ def test_the_floor_of_fifty_ratings_is_that_of_h40():
   assert (distances >= 0.155).mean() < 0.01
 
 
-def test_the_report_shows_it_and_refuses_other_files(tmp_path, check_keys):
-  key = pairs_export(tmp_path, 12, samples=12)
-  files = rate(tmp_path, lambda m, v, s, w: SENTIMENTS[(s + len(v)) % 3])
-  output = tmp_path / 'measures' / 'human.json'
-  run('--key', tmp_path / 'sheets.key.json', '--output', output, '--scorer', 'vader', *files)
-  check_keys(found := read_human(output), 'human')
-  text = human_section(found).body()
-  for words in ("Cohen's kappa", 'Spearman with vader', 'designer', 'within noise', 'unrated'):
-    assert words in text
-  assert all(model in text for model in MODELS)
-  assert read_human(tmp_path / 'none.json') is None
-  for content in ('{', '[]', '{"kind": "other"}',
-                  json.dumps(json.loads(output.read_text()) | {'schema': 2})):
-    (tmp_path / 'x.json').write_text(content)
-    with pytest.raises(ValueError, match='fairjax human import'):
-      read_human(tmp_path / 'x.json')
-  assert load_key(tmp_path / 'sheets.key.json')['export'] == key['export']
-
-
 def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
   path = write_records(tmp_path / 'r.jsonl', samples=30, templates=(8, 9),
                        values=('designer', 'accountant'), text=lambda m, v, t, s: f'{m} {v} {s}')
@@ -561,10 +542,10 @@ def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
     return ('negative', 'neutral', 'positive')[int(number) % 3]
 
   files = [fill(sheet, label) for sheet in sorted((tmp_path / 's').glob('*.csv'))]
-  output = tmp_path / 'human.json'
+  output = tmp_path / 'measures' / 'human.json'
   assert cli.main(['human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
-                   '--permutations=99', *map(str, files)]) == 0
-  out, result = capsys.readouterr().out, json.loads(output.read_text())
+                   '--permutations=99', '--scorer=vader', *map(str, files)]) == 0
+  out, result = capsys.readouterr().out, read_human(output)
   check_keys(result, 'human')
   found, = result['tasks']['sentiment']['individual_fairness']['differences']
   first, second = sorted(MODELS)
@@ -574,6 +555,13 @@ def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
   assert 'mean of 2' in out and out.count(f'{sign:+.3f}') == 3
   shown = human_section(result).body()
   assert shown.count(f'{sign:+.3f}') == 3 and '0.0100' in shown and 'mean of 2' in shown
+  for words in ("Cohen's kappa", 'Spearman with vader', 'designer', 'within noise', *MODELS):
+    assert words in shown
+  assert read_human(tmp_path / 'none.json') is None
+  for content in ('{', '[]', '{"kind": "other"}', json.dumps(result | {'schema': 2})):
+    output.write_text(content)
+    with pytest.raises(ValueError, match='fairjax human import'):
+      read_human(output)
 
 
 def relevance(row):
