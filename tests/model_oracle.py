@@ -20,12 +20,7 @@ from fairjax.config import ModelConfig
 from fairjax.model import Branches, TransformerXL, init_memory
 from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import run_decoding
-from fairjax.pretrained.decoder_files import (
-  read_decoder_config,
-  tensor_parts,
-  to_decoder_params,
-  to_decoder_tensor,
-)
+from fairjax.pretrained.decoder_files import read_decoder_config, to_decoder_params
 from fairjax.pretrained.tensor_files import Stored
 
 TINY = ModelConfig(
@@ -54,11 +49,6 @@ def golden_decoder(name):
     {name.removeprefix('transformer.'): Stored(x.shape, x.dtype.name, x.__getitem__)
      for name, x in tensors.items()}, config,
     dtype=np.float64))
-
-
-def decoder_tensors(params, config):
-  """The published tensors of a decoder's parameters."""
-  return {name: to_decoder_tensor(params, parts) for name, parts in tensor_parts(config).items()}
 
 
 def make_params(config, seed=0, *, scale=0.3):

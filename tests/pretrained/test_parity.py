@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_models import GOLDEN, expected
+from golden_models import GOLDEN, MODELS, expected
 
 from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import (
@@ -25,10 +25,8 @@ from fairjax.pretrained import (
 )
 
 SINGLE, DOUBLE = 1e-5, 1e-9  # most that float32 and float64 may differ
-CASES = (('bert_mlm', 'encoder', 'hidden'), ('bert_mlm', 'mlm', 'logits'),
-         ('bert_classifier', 'classifier', 'logits'), ('albert_mlm', 'mlm', 'logits'),
-         ('albert_classifier', 'classifier', 'logits'),
-         ('gpt2', 'lm', 'logits'), ('gpt2_inner', 'lm', 'logits'))
+CASES = (('bert_mlm', 'encoder', 'hidden'), ('gpt2_inner', 'lm', 'logits'),
+         *((name, head, 'logits') for name, head in MODELS))
 
 
 @functools.partial(jax.jit, static_argnames=('arch', 'head'))
@@ -64,11 +62,8 @@ def test_values_are_those_of_the_reference(name, head, field):
   assert double <= DOUBLE
 
 
-@pytest.mark.parametrize('name', ['bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier',
-                                  'gpt2'])
-def test_bfloat16_is_near(name):
-  head = {'bert_mlm': 'mlm', 'bert_classifier': 'classifier', 'albert_mlm': 'mlm',
-          'albert_classifier': 'classifier'}.get(name, 'lm')
+@pytest.mark.parametrize(('name', 'head'), MODELS)
+def test_bfloat16_is_near(name, head):
   params = load_pretrained(GOLDEN / name, head, dtype='bfloat16').params
   assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('bfloat16')}
   # 8 bits of mantissa through a few layers of random weights: a few hundredths of the scale.
@@ -77,8 +72,7 @@ def test_bfloat16_is_near(name):
 
 
 @pytest.mark.parametrize(('name', 'file'), [
-  *((name, 'tokenizer.json') for name in (
-    'bert_mlm', 'bert_classifier', 'albert_mlm', 'albert_classifier', 'gpt2')),
+  *((name, 'tokenizer.json') for name, _ in MODELS),
   ('bert_mlm', 'vocab.txt'), ('bert_classifier', 'vocab.txt')])
 def test_token_ids_are_those_of_the_reference(name, file, tmp_path):
   if file == 'vocab.txt':

@@ -1,6 +1,5 @@
 """A published GPT-2 through the coupled sampler and the verb."""
 
-import dataclasses
 import functools
 import json
 
@@ -83,20 +82,6 @@ def test_texts_longer_than_the_model_are_refused():
   with pytest.raises(ValueError, match='32 positions'):
     sample_continuations(model.params, decoder, [[5, 9]], template=0, samples=[0], seed=0,
                          max_new_tokens=31, temperature=1.0, eos_id=1)
-
-
-def test_vocabulary_gives_the_text_back(folder):
-  model = load_pretrained(folder, 'lm')
-  vocabulary, begun = model.vocabulary(), model.vocabulary(start=True)
-  text = 'My friend likes'
-  assert vocabulary.decode(vocabulary.encode(text)) == text
-  assert vocabulary.start_ids == () and begun.start_ids == (vocabulary.eos_id,)
-  assert vocabulary.fingerprint != begun.fingerprint
-  assert vocabulary.decode([*begun.start_ids, *begun.encode(text)]) == text
-  assert len(vocabulary.surfaces) == vocabulary.size
-  broken = dataclasses.replace(model.files, config=model.config | {'eos_token_id': None})
-  with pytest.raises(Exception, match='eos_token_id is None'):
-    broken.vocabulary()
 
 
 def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys):
