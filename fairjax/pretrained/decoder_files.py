@@ -4,6 +4,7 @@ GPT-2, Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, Gemma 2, 
 models. What would change a number and is not supported is refused by name.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -39,10 +40,6 @@ _REQUIRED = {
   'num_local_experts': None, 'pretraining_tp': 1, 'scale_attn_by_inverse_layer_idx': False,
   'scale_attn_weights': True, 'reorder_and_upcast_attn': False, 'add_cross_attention': False,
   'use_bidirectional_attention': False}
-_SIZES = ('vocab_size', 'model_dim', 'num_layers', 'num_heads', 'num_kv_heads', 'head_dim',
-          'ff_dim', 'max_positions')
-_NUMBERS = ('norm_eps', 'rope_theta', 'local_rope_theta', 'rope_scaling', 'windows', 'query_scale',
-            'attention_cap', 'logit_cap')
 
 
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
@@ -65,18 +62,15 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
   except (TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
     raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
-  for name in _SIZES:
-    size = getattr(config, name)
-    if type(size) is not int or size < 1:
-      raise UserError(f'{where}: {name} of the {family} would be {size!r}, a positive whole number '
-                      'is needed')
-  for name in _NUMBERS:
-    found, kinds = getattr(config, name), (int,) if name == 'windows' else (int, float)
+  for field in dataclasses.fields(config):
+    found, size = getattr(config, field.name), field.type is int
+    kinds = (int,) if size or field.name == 'windows' else (int, float)
+    if field.type in (bool, str):
+      continue
     for number in found if isinstance(found, tuple) else (found,):
-      if type(number) not in kinds or not 0 <= number < math.inf or (
-          name == 'rope_scaling' and not number):
-        raise UserError(f'{where}: {name} of the {family} would be {number!r}, a positive number '
-                        'is needed')
+      if type(number) not in kinds or not size <= number < math.inf:
+        raise UserError(f'{where}: {field.name} of the {family} would be {number!r}, a positive '
+                        f'{"whole " * size}number is needed')
   if config.num_heads % config.num_kv_heads or (
       family == 'gpt2' and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '

@@ -85,7 +85,10 @@ def _converted(path, gguf, fields, found) -> GGUF:
   if (parts := fields.get('split.count', 1)) > 1:
     raise UserError(f'{path} is one of {parts} parts: join them with llama-gguf-split --merge')
   config = _config(path, fields, kind, found)
-  types = tuple(sorted({t.tensor_type.name for t in found.values()}))
+  types, readable = {t.tensor_type.name: t.name for t in found.values()}, list(_types(gguf))
+  for of_type in types.keys() - readable:
+    raise UserError(f'{path}: {types[of_type]} has the type {of_type}, which is not supported, '
+                    f'only {", ".join(readable)}')
   scaling = found.pop('rope_freqs.weight', None)
   if scaling is not None:
     config['rope_scaling'] = _llama3_scaling(path, config, np.asarray(scaling.data).reshape(-1))
@@ -100,7 +103,7 @@ def _converted(path, gguf, fields, found) -> GGUF:
     if theirs not in found:
       missing.append(theirs)
     else:
-      tensors[name] = _stored(path, gguf, found.pop(theirs), name, kind, decoder)
+      tensors[name] = _stored(gguf, found.pop(theirs), name, kind, decoder)
   if decoder.tied:
     found.pop('output.weight', None)  # the table once more
   if missing or found:
@@ -109,7 +112,7 @@ def _converted(path, gguf, fields, found) -> GGUF:
       + '; '.join([f'{name} is missing' for name in missing[:4]]
                   + [f'{name} is unknown' for name in list(found)[:4]]))
   return GGUF(config, tensors, json.dumps(_tokenizer(path, fields), ensure_ascii=False),
-              _tokenizer_config(fields), types)
+              _tokenizer_config(fields), tuple(sorted(types)))
 
 
 def _ties(found, kind) -> bool:
@@ -201,13 +204,8 @@ def _llama3_scaling(path, config, factors) -> dict[str, Any]:
                   'only ones that are supported')
 
 
-def _stored(path, gguf, tensor, name: str, kind: str, config: DecoderConfig) -> Stored:
+def _stored(gguf, tensor, name: str, kind: str, config: DecoderConfig) -> Stored:
   """A tensor in the published form."""
-  try:
-    gguf.quants.dequantize(np.asarray(tensor.data[:1]), tensor.tensor_type)
-  except (NotImplementedError, KeyError):
-    raise UserError(f'{path}: {tensor.name} has the type {tensor.tensor_type.name}, which is not '
-                    f'supported, only {", ".join(_types(gguf))}') from None
   norm = kind.startswith('gemma') and name.endswith('norm.weight')
   turned = kind == 'gpt2' and name.startswith('h.') and len(tensor.shape) == 2
   permuted = kind == 'llama' and '_proj' in name and name.split('.')[-2][:1] in 'qk'

@@ -212,7 +212,7 @@ def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
 
 @pytest.mark.parametrize(('changes', 'words'), [
   ({'rope_parameters': [1]}, "is no number .'list'"), ({'rms_norm_eps': '1e-5'}, 'norm_eps'),
-  ({'rope_parameters': {'rope_type': 'linear', 'factor': 0}}, 'rope_scaling of the gemma2 would'),
+  ({'rope_parameters': {'rope_type': 'linear', 'factor': -2}}, 'rope_scaling of the gemma2 would'),
   ({'rms_norm_eps': float('nan')}, 'would be nan'), ({'sliding_window': 2.5}, 'windows'),
   ({'attn_logit_softcapping': -1.0}, 'cap of'), ({'query_pre_attn_scalar': -4}, 'query_scale')])
 def test_a_config_with_wrong_numbers_is_refused(changes, words):
