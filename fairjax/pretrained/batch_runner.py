@@ -50,10 +50,7 @@ def bucket_lengths(longest: int) -> tuple[int, ...]:
 
 
 def default_mesh(*, together: bool = False) -> Mesh:
-  """All devices of this process, with the rows over them: others need not run the same texts.
-
-  With `together` those of all processes, which then all run the same texts.
-  """
+  """All devices of this process, or `together` those of all, which then run the same texts."""
   devices = jax.devices() if together else jax.local_devices()
   return Mesh(np.array(devices), ('data',), axis_types=(AxisType.Auto,))
 

@@ -572,9 +572,8 @@ class Pretrained:
 
   @property
   def architecture(self) -> Architecture:
-    """`arch` of a BERT, ALBERT or sentence encoder; decoders are refused."""
-    if not isinstance(self.arch, Architecture):
-      raise UserError(f'{self.directory} is a decoder, which has no {self.head} of this kind')
+    """`arch` of a BERT, ALBERT or sentence encoder."""
+    assert isinstance(self.arch, Architecture)
     return self.arch
 
   @property
@@ -736,14 +735,9 @@ class ModelFiles:
     self, params: Params, folder: pathlib.Path | None, *, dtype: str | None = None,
     to_host: Callable[[Any], np.ndarray] = np.asarray, most: int = SHARD_BYTES,
   ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Writes a decoder with other parameters: its files, with the names of its tensors.
-
-    Of a GGUF file the folder that was published before, as far as the file tells. `folder` is
-    empty; None writes nothing, in a process of several that hold the parameters. `dtype` is that of
-    the weights, which the configuration will name; None: each tensor's as it came. `most` are the
-    bytes of tensors in a file. Returns files and what they hold, in words, and the dtypes of the
-    weights.
-    """
+    """Writes a decoder with other parameters; returns files, what they hold, dtypes of weights."""
+    # `folder` is empty; None: another process writes. `dtype` None: each tensor's as it came.
+    # `most`: bytes of tensors in a file.
     parts, names = tensor_parts(self.decoder), self.published_names()
     forms = {name: (tensor.dtype if names[name] is None else dtype or tensor.dtype, tensor.shape)
              for name, tensor in self.tensors.items()}

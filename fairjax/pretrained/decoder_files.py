@@ -43,10 +43,7 @@ _REQUIRED = {
 
 
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
-  """Turns a published config.json, of transformers 4 or 5, into the switches of the model.
-
-  `UserError`: another family, a missing field, or a switch that is not supported.
-  """
+  """Turns a published config.json, of transformers 4 or 5, into the switches of the model."""
   family = content.get('model_type')
   if family not in DECODERS:
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
@@ -251,10 +248,7 @@ def to_decoder_params(
   tensors: Mapping[str, Stored], config: DecoderConfig, *, dtype: Any = np.float32,
   shardings: Any = None,
 ) -> dict[str, Any]:
-  """Parameters of the tensors of `tensor_shapes`.
-
-  `shardings`: one for all parameters, or a tree like theirs; None: NumPy arrays.
-  """
+  """Parameters of `tensor_shapes`; `shardings`: one, or a tree like theirs; None: NumPy arrays."""
   params: dict[str, Any] = {'layers': {}}
   for entry in tensor_table(config):
     shape = (*(config.num_layers,) * entry.of_layer, *itertools.chain(*entry.axes))

@@ -171,10 +171,7 @@ PLAN = 'plan.json'
 
 def open_plan(path: pathlib.Path, plan: Mapping[str, Any], *, option: str,
               check: Callable[[], None]) -> None:
-  """Writes the plan of a new training after `check`, or compares it with that of the earlier start.
-
-  Several processes call it together; the first one writes.
-  """
+  """Writes the plan of a new training after `check`, or compares it with the earlier start's."""
   if processes.share(not path.is_file()):
     check()
     if processes.is_first():

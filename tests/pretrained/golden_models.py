@@ -1,13 +1,17 @@
 """The golden models and what tests of several modules do with them."""
 
+import functools
 import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from fairjax.errors import UserError
+from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import load_pretrained
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
@@ -19,6 +23,27 @@ name: town
 values: [Rome, Oslo]
 templates: ['The {value} is', 'My friend from {value} likes']
 """
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def lm_logits(params, config, ids):
+  lm = DecoderModel(config)
+  return lm.logits(params, lm.apply(params, jnp.asarray(ids), NoState()).hidden)
+
+
+def oracle_kl(folder):
+  """Mean and largest KL(next token | value || other value) for the prompts of `ATTRIBUTE`."""
+  with jax.enable_x64(True):
+    model = load_pretrained(folder, 'lm', dtype='float64')
+    vocabulary, found = model.vocabulary(), []
+    for text in ('The {} is', 'My friend from {} likes'):
+      logits = []
+      for ids in map(vocabulary.prompt_ids, map(text.format, ('Rome', 'Oslo'))):
+        row = np.array([ids + [0] * (32 - len(ids))])  # what follows changes nothing
+        drawn = np.asarray(lm_logits(model.params, model.arch, row))[0, len(ids) - 1]
+        logits.append(scipy.special.log_softmax(np.delete(drawn, vocabulary.silent_ids)))
+      found += [(np.exp(p) * (p - q)).sum() for p, q in (logits, logits[::-1])]
+  return np.mean(found), max(found)
 
 
 def same(ours, other):

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_models import ATTRIBUTE, GOLDEN, MORE, padded, vocab_size
+from golden_models import ATTRIBUTE, GOLDEN, MORE, lm_logits, oracle_kl, padded, vocab_size
 from model_oracle import continuation_logits
 
 from fairjax.cli import main as cli
 from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.generate import read_records
 from fairjax.generate.sampler import sample_continuations
-from fairjax.model.decoder import CachedDecoder, DecoderModel, NoState
+from fairjax.model.decoder import CachedDecoder
 from fairjax.pretrained import load_pretrained
 
 pytestmark = pytest.mark.usefixtures('one_device')
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.usefixtures('one_device')
 def load(name='gpt2', dtype='float32'):
   model = load_pretrained(GOLDEN / name, 'lm', dtype=dtype)
   return model, CachedDecoder(model.arch)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def lm_logits(params, config, ids):
-  lm = DecoderModel(config)
-  return lm.logits(params, lm.apply(params, jnp.asarray(ids), NoState()).hidden)
 
 
 cached_logits = jax.jit(continuation_logits, static_argnums=0)
@@ -193,20 +187,6 @@ def test_more_tokens_than_the_model_has_positions_are_refused_in_one_line(
   assert '32 positions' in error and error.count('\n') == 1
 
 
-def oracle_kl(folder, prompts):
-  """Mean KL(next token | value || other value) over prompts [templates][values], pass by pass."""
-  with jax.enable_x64(True):
-    model = load_pretrained(folder, 'lm', dtype='float64')
-    vocabulary, found = model.vocabulary(), []
-    for texts in prompts:
-      logits = [np.asarray(lm_logits(model.params, model.arch, jnp.asarray(
-        [vocabulary.encode(text)]))[0, -1], np.float64) for text in texts]
-      p, q = ([np.exp(x) / np.exp(x).sum() for x in logits] for _ in range(2))
-      found += [sum(a * np.log(a / b) for a, b in zip(p[i], q[j], strict=True))
-                for i in range(len(p)) for j in range(len(q)) if i != j]
-  return np.mean(found), max(found)
-
-
 def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
     tmp_path, folder, attribute, capsys):
   out, sidecar = tmp_path / 'towns.jsonl.gz', tmp_path / 'towns.next_token.json'
@@ -222,8 +202,7 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
 
   assert cli.main(sample) == 0
   assert 'KL of the next token' in capsys.readouterr().out
-  mean, largest = oracle_kl(folder, [[f'The {v} is' for v in ('Rome', 'Oslo')],
-                                     [f'My friend from {v} likes' for v in ('Rome', 'Oslo')]])
+  mean, largest = oracle_kl(folder)
   found = measured()
   assert mean > 1e-3
   assert found['next_token_divergence']['kl'] == pytest.approx(mean, rel=1e-4)
