@@ -975,15 +975,23 @@ def train_sentencepiece(
   # There is no normalisation and white space is kept; rare characters become bytes (256 ids).
   import sentencepiece
 
-  kept, counts = _thin_out(texts, max_characters)
-  model = io.BytesIO()
-  try:
+  def train(**options: str) -> bytes:
+    model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
       pad_id=PAD_ID, eos_id=EOS_ID, unk_id=UNK_ID, bos_id=-1, byte_fallback=True,
       normalization_rule_name='identity', remove_extra_whitespaces=False, hard_vocab_limit=False,
       character_coverage=0.9995, max_sentence_length=8 * _MAX_LINE_CHARACTERS,
-      train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2)
+      train_extremely_large_corpus=True, num_threads=_TRAINER_THREADS, minloglevel=2, **options)
+    return round_scores(model.getvalue())
+
+  kept, counts = _thin_out(texts, max_characters)
+  try:
+    model = train()
+    found = sentencepiece.SentencePieceProcessor(model_proto=model)
+    if found.piece_to_id(_SPACE) == UNK_ID:
+      # In long lines without spaces its sign is rare, and its bytes would not become a space again.
+      model = train(required_chars=_SPACE)
   except RuntimeError as e:
     needed = re.search(r'required_chars\. \d+ vs (\d+)', str(e))
     if not needed:
@@ -992,7 +1000,7 @@ def train_sentencepiece(
       f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
       f'corpus need {needed[1]}; raise data.vocab_size') from None
   vocabulary = SentencePieceVocabulary(
-    round_scores(model.getvalue()), counts | {'requested_size': size} | dict(info or {}))
+    model, counts | {'requested_size': size} | dict(info or {}))
   vocabulary.save(directory)
   return vocabulary
 
@@ -1052,7 +1060,8 @@ def _thin_out(texts: Iterable[str], limit: int) -> tuple[list[str], dict[str, in
 def _lines(texts: Iterable[str]) -> Iterator[str]:
   """Lines with their line ends, the long ones cut before a space."""
   for text in texts:
-    for line in text.splitlines(keepends=True):
+    # SentencePiece silently leaves out a line with its own sign of an unknown character.
+    for line in text.replace('\u2585', ' ').splitlines(keepends=True):
       while len(line) > _MAX_LINE_CHARACTERS:
         cut = line.rfind(' ', 1, _MAX_LINE_CHARACTERS)
         cut = cut if cut > 0 else _MAX_LINE_CHARACTERS
