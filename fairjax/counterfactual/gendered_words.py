@@ -49,7 +49,6 @@ class WordPairs:
   # Male or female word -> its neutral one, where the list has a third column
   to_neutral: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
   source: str = ''  # the file
-  repeated: int = 0  # rows that repeat an earlier row
   turned: tuple[str, ...] = ()  # `file:line` of two-column rows whose first word is female
 
   @property
@@ -176,8 +175,7 @@ def _collect(
         raise UserError(f"{place}: '{word}' is in both genders: {('male', 'female')[seen]} in "
                         f'{where}, {("male", "female")[side]} here; a word has one gender')
   is_male = _genders(rows, known)
-  pairs, replaced_by, to_neutral = {}, {}, {}
-  repeated, turned = 0, []
+  pairs, replaced_by, to_neutral, turned = {}, {}, {}, []
   for place, (left, right, *neutral) in rows:
     pair = (left, right) if is_male[left] else (right, left)
     if pair != (left, right) and not directed:
@@ -185,7 +183,6 @@ def _collect(
     if directed and replaced_by.setdefault(left, (right, place))[0] != right:
       raise UserError(f"{place}: '{left}' becomes '{right}' here and '{replaced_by[left][0]}' in "
                       f'{replaced_by[left][1]}: a replacement is given once')
-    repeated += pair in pairs and not directed
     pairs.setdefault(pair, place)
     for word in pair if neutral else ():
       if to_neutral.setdefault(word, neutral[0]) != neutral[0]:
@@ -197,7 +194,7 @@ def _collect(
     partner.setdefault(male, female)
     partner.setdefault(female, male)
   return WordPairs(
-    pairs=tuple(pairs), source=source, repeated=repeated, turned=tuple(turned),
+    pairs=tuple(pairs), source=source, turned=tuple(turned),
     to_female={male: partner[male] for male, _ in pairs},
     to_male={female: partner[female] for _, female in pairs}, to_neutral=to_neutral)
 

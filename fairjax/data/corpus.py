@@ -304,11 +304,15 @@ class Corpus:
     return self._read(getattr(self.data, split), counts)
 
   def _read(self, paths, counts: collections.Counter | None) -> Iterator[str]:
-    data = self.data
-    return read_documents(
-      paths, layout=data.source, text_column=data.text_column, text_field=data.text_field,
-      lines_per_document=data.lines_per_document, broken=data.broken,
-      max_line_bytes=data.max_line_bytes, counts=counts, blank_lines=self.by_words)
+    return read_files(paths, self.data, counts=counts, blank_lines=self.by_words)
+
+
+def read_files(paths: Iterable[str], data: DataConfig, **options: Any) -> Iterator[str]:
+  """`read_documents` of files in the layout that a configuration says."""
+  return read_documents(
+    paths, layout=data.source, text_column=data.text_column, text_field=data.text_field,
+    lines_per_document=data.lines_per_document, broken=data.broken,
+    max_line_bytes=data.max_line_bytes, **options)
 
 
 class TfdsDataset:

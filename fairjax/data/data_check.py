@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
-from fairjax.data.corpus import SPLITS, TfdsDataset
-from fairjax.data.documents import list_files, read_documents
+from fairjax.data.corpus import SPLITS, TfdsDataset, read_files
+from fairjax.data.documents import list_files
 from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
 from fairjax.data.token_store import open_token_store
 from fairjax.data.wikitext import compare_wikitext, find_wikitext
@@ -153,10 +153,7 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
       found.append(message)
 
   def read() -> None:
-    for text in read_documents(
-        [path], layout=data.source, text_column=data.text_column, text_field=data.text_field,
-        lines_per_document=data.lines_per_document, max_line_bytes=data.max_line_bytes,
-        report=report, counts=counts):
+    for text in read_files([path], data, report=report, counts=counts):
       counts['words'] += len(text.split())
       seen.frombytes(hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest())
 

@@ -126,13 +126,23 @@ def test_preprocessors_in_a_seqio_task(data, tmp_path, sided):
 
 @pytest.mark.tf
 def test_the_task_of_a_corpus_reads_what_is_prepared(data, tmp_path):
+  import seqio
+
   from fairjax.data.seqio_tasks import register_corpus_task, tokenized_documents
   prepared = prepare_data(Config(data=dataclasses.replace(data, cda='two')), tmp_path / 'data',
                           attribute=COUNTRY, log=lambda line: None)
   task = register_corpus_task(prepared.corpus, prepared.vocabulary)
-  for split in SPLITS:
-    found = [ids.tolist() for ids in tokenized_documents(task, split)]
-    assert found == [prepared.vocabulary.encode(t) for t in prepared.documents(split)]
+  try:
+    assert seqio.get_mixture_or_task('fairjax_lines') is task
+    for split in SPLITS:
+      expected = [prepared.vocabulary.encode(t) for t in prepared.documents(split)]
+      assert [ids.tolist() for ids in tokenized_documents(task, split)] == expected
+      examples = task.get_dataset(None, split, shuffle=False).as_numpy_iterator()
+      assert [e['targets'].tolist() for e in examples] == [[*ids, 1] for ids in expected]
+    with pytest.raises(ValueError, match='in their order'):
+      task.get_dataset(None, 'train', shuffle=True)
+  finally:
+    seqio.TaskRegistry.remove('fairjax_lines')
 
 
 def run(*arguments):

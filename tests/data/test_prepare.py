@@ -10,8 +10,7 @@ from split_files import write_splits
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
-from fairjax.data.corpus import SPLITS, Corpus
-from fairjax.data.documents import read_documents
+from fairjax.data.corpus import SPLITS
 from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
@@ -264,32 +263,6 @@ def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
   assert other.decode_tf(rows).numpy().tolist() == [
     own.decode(r).encode() for r in ([5, 6], [5])]
   assert SeqioVocabulary(own) == other
-
-
-@pytest.mark.tf
-def test_a_document_task_is_registered(tmp_path):
-  import seqio
-
-  from fairjax.data import seqio_tasks as tasks
-
-  data = files(tmp_path)
-  vocabulary = build_word_vocabulary(['I am from Iran'], size=50, directory=tmp_path / 'v')
-  task = tasks.register_corpus_task(Corpus(data, COUNTRY, tmp_path), vocabulary)
-  try:
-    assert seqio.get_mixture_or_task('fairjax_lines') is task
-    texts = list(read_documents(data.train, layout='lines'))
-
-    def read(**kwargs):
-      return list(task.get_dataset(None, 'train', shuffle=False, **kwargs).as_numpy_iterator())
-
-    examples = read()
-    assert [e['targets'].tolist() for e in examples] == [[*vocabulary.encode(t), 1] for t in texts]
-    assert [ids.tolist() for ids in tasks.tokenized_documents(task, 'train')] == [
-      vocabulary.encode(t) for t in texts]
-    with pytest.raises(ValueError, match='in their order'):
-      task.get_dataset(None, 'train', shuffle=True)
-  finally:
-    seqio.TaskRegistry.remove('fairjax_lines')
 
 
 CODE = '''
