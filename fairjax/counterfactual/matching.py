@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
-from fairjax.counterfactual.word_forms import LETTER, WordFinder, normal_form, written_forms
+from fairjax.counterfactual.word_forms import WordFinder, normal_form, written_forms
 from fairjax.errors import UserError
 from fairjax.vocabulary import Vocabulary, WordVocabulary, document_words
 
 _ASCII_WORD = re.compile(rb'[A-Za-z0-9]')
-_ENDS_IN_LETTER = re.compile(LETTER + r'\Z').search
 _ENCODING = {'encoding': 'utf-8', 'errors': 'surrogateescape'}
 # Surface of ends of documents; no value can contain it.
 _SEPARATOR = b'\0'
@@ -89,11 +88,8 @@ class TokenMatcher:
     self._reach += _CONTEXT_IDS
     beginnings = _Beginnings(tokens)
     self._begins = {i: b for i, s in enumerate(self._surfaces) if (b := beginnings.find(s))}
-    self._may_begin, self._only_first = np.zeros((2, vocabulary.size), bool)
+    self._may_begin = np.zeros(vocabulary.size, bool)
     self._may_begin[list(self._begins)] = True
-    # Only a match at the first byte depends on the id before.
-    self._only_first[[i for i, b in self._begins.items() if b.only_first]] = True
-    self._ends_in_word = np.array([_ends_in_word(s) for s in self._surfaces])
     self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
     self._may_mention = re.compile('|'.join(
       re.escape(form) for t in tokens for form in written_forms(t.split()[0])[0])).search
@@ -148,17 +144,13 @@ class TokenMatcher:
   def _candidates(self, ids: np.ndarray, start: int, end: int) -> np.ndarray:
     """Places in [start, end) whose id may begin a match: all that do, and a few others."""
     eos = np.array([self.vocabulary.eos_id])
-    block = np.concatenate([
-      eos[start > 0:], ids[max(start - 1, 0):end + 1], eos[end < len(ids):]]).astype(np.int64)
-    previous, here, following = block[:-2], block[1:-1], block[2:]
-    places = np.flatnonzero(self._may_begin[here])
-    previous, here, following = previous[places], here[places], following[places]
-    keep = ~(self._only_first[here] & self._ends_in_word[previous])
+    block = np.concatenate([ids[start:end + 1], eos[end < len(ids):]]).astype(np.int64)
+    places = np.flatnonzero(self._may_begin[block[:-1]])
     pairs, inverse = np.unique(
-      here[keep] * self.vocabulary.size + following[keep], return_inverse=True)
+      block[places] * self.vocabulary.size + block[places + 1], return_inverse=True)
     may_match = np.array(
       [self._pair_may_match(*divmod(pair, self.vocabulary.size)) for pair in pairs.tolist()], bool)
-    return places[keep][may_match[inverse]] + start
+    return places[may_match[inverse]] + start
 
   def _check_pair(self, first: int, second: int) -> bool:
     """Whether a match may begin in id `first` when id `second` follows."""
@@ -201,7 +193,6 @@ class _Beginning(NamedTuple):
 
   whole: bool  # it contains a whole token
   rests: tuple[tuple[bytes, bool], ...]  # what must follow, and whether the token ends with it
-  only_first: bool  # all of these begin at the first byte
 
 
 class _Beginnings:
@@ -224,32 +215,18 @@ class _Beginnings:
 
   def find(self, surface: bytes) -> _Beginning | None:
     """All beginnings in `surface`, or None."""
-    whole, rests, only_first = False, set(), True
+    whole, rests = False, set()
     for place in self._places(surface):
       offset = place.start()
-      is_whole = self._whole(surface, offset) is not None
-      new_rests = self._rests.get(surface[offset:], ())
-      if is_whole or new_rests:
-        only_first = only_first and offset == 0
-      whole = whole or is_whole
-      rests.update(new_rests)
-    return _Beginning(whole, tuple(sorted(rests)), only_first) if whole or rests else None
+      whole = whole or self._whole(surface, offset) is not None
+      rests.update(self._rests.get(surface[offset:], ()))
+    return _Beginning(whole, tuple(sorted(rests))) if whole or rests else None
 
 
 def _groups(places: np.ndarray, *, gap: int) -> list[list[int]]:
   """Splits sorted places where neighbours are more than `gap` apart."""
   cuts = np.flatnonzero(np.diff(places) > gap) + 1
   return [g.tolist() for g in np.split(places, cuts)] if len(places) else []
-
-
-def _ends_in_word(surface: bytes) -> bool:
-  """Whether the last character certainly belongs to a word (false for a part of a character)."""
-  if surface[-1] < 128:
-    return _ASCII_WORD.match(surface, len(surface) - 1) is not None
-  try:
-    return _ENDS_IN_LETTER(surface.decode('utf-8')) is not None
-  except UnicodeDecodeError:
-    return False
 
 
 @dataclasses.dataclass(frozen=True)
