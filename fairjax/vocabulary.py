@@ -975,7 +975,7 @@ def train_sentencepiece(
   # There is no normalisation and white space is kept; rare characters become bytes (256 ids).
   import sentencepiece
 
-  def train(**options: str) -> bytes:
+  def train(**options: Any) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=_lines(kept), model_writer=model, vocab_size=size, model_type='unigram',
