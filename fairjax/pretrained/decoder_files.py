@@ -59,14 +59,14 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
   except (TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
     raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
-  for field in dataclasses.fields(config):
-    found, size = getattr(config, field.name), field.type is int
-    kinds = (int,) if size or field.name == 'windows' else (int, float)
-    if field.type in (bool, str):
+  for entry in dataclasses.fields(config):
+    found, size = getattr(config, entry.name), entry.type is int
+    kinds = (int,) if size or entry.name == 'windows' else (int, float)
+    if entry.type in (bool, str):
       continue
     for number in found if isinstance(found, tuple) else (found,):
       if type(number) not in kinds or not size <= number < math.inf:
-        raise UserError(f'{where}: {field.name} of the {family} would be {number!r}, a positive '
+        raise UserError(f'{where}: {entry.name} of the {family} would be {number!r}, a positive '
                         f'{"whole " * size}number is needed')
   if config.num_heads % config.num_kv_heads or (
       family == 'gpt2' and config.model_dim % config.num_heads):
