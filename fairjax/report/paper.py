@@ -258,6 +258,10 @@ def make_table(number: int, runs: Sequence[PaperRun], choices: Choices, log: Cal
   samples, lines = [], []
   for run, pairs in chosen:
     models = choices.models or [row.name for row in run.rows]
+    for name in models:
+      if (measures := run.row(name).measures) and not measures['coupled']:
+        raise UserError(f'Table 7 is of texts of equal noise, and the samples of {name} in '
+                        f'{run.report} are independent')
     for pair in pairs:
       samples += paired_samples({m: _records(run, m) for m in models}, values=pair, templates=1)
     lines.append(f'{run.corpus} {run.attribute}: sample {samples[-1].sample} of template '

@@ -111,7 +111,7 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
   assert 'WikiText-103: no run of occupation.' in capsys.readouterr().out.replace('&#45;', '-')
   row, cells = made_up('baseline', 'baseline', None, 7, attribute='occupation')
   bare = dataclasses.replace(row, subset_perplexity=None, measures=row.measures | {
-    'semantic_similarity': None})
+    'semantic_similarity': None, 'coupled': False})
   write(tmp_path / 'mine', [bare], source='lines', attribute='occupation', name='mine')
   capsys.readouterr()
   assert main(['compare', 'paper', str(tmp_path / 'mine'), '--table=1', '--format=text',
@@ -133,6 +133,7 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
       ([mine, '--figure=6', out], 'Figure 6 is of WMT-19'),
       ([mine, '--table=10', '--pairs=a/c'], 'no run holds both values'),
       ([mine, '--table=10', '--pairs=a/b'], 'read the records of a workdir'),
+      ([mine, '--table=7', '--pairs=a/b'], 'the samples of baseline in '),
       ([mine, '--table=9'], 'no S.S. of baseline'),
       (['--table=1'], 'needs a RUN'), ([mine], '--table=N'),
       ([str(tmp_path / 'none'), '--table=1'], 'no report.json')):
