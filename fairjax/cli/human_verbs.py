@@ -122,8 +122,6 @@ def _import(options: argparse.Namespace) -> None:
   from fairjax.measure.similarity import load_encoder
   from fairjax.report.sections import human_section
   output = check_place(options.output)
-  if output.resolve() in {pathlib.Path(file).resolve() for file in (*options.sheets, options.key)}:
-    raise UserError(f'--output={output} is one of the inputs: name another file')
   key = load_key(options.key)
   scorers = load_scorers(options, options.key)
   result = human_measures(

@@ -147,6 +147,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.verb is None:
       make_parser(()).print_help()
       return 0
+    _refuse_overwriting(options)
     return options.run_command(options) or 0
   except UserError as e:
     if debug:
@@ -168,6 +169,18 @@ def _run(argv: Sequence[str] | None) -> int:
       raise
     print(f'fairjax: {e}', file=sys.stderr)
     return 1
+
+
+def _refuse_overwriting(options: argparse.Namespace) -> None:
+  """Raises `UserError` where the file to write is one that another option names to be read."""
+  given = vars(options)
+  for name in ('output', 'junit', 'file'):
+    for other, value in given.items() if os.path.isfile(given.get(name) or '') else ():
+      for word in value if isinstance(value, list) else [value]:
+        if (other not in (name, 'verb') and isinstance(word, str | pathlib.Path)
+            and os.path.isfile(word) and os.path.samefile(word, given[name])):
+          raise UserError(f'--{name}={given[name]} is that of {other} too, and would replace it: '
+                          'name another file')
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.files import make_folder
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
 from fairjax.report.document import replace_control
@@ -382,7 +383,7 @@ def _lay_out(figure) -> None:
 def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
   """Writes PNG and SVG without dates, or the form that the path ends in, and closes the figure."""
   path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
+  make_folder(path.parent)
   if path.suffix in _METADATA:
     files = [path]
   else:

@@ -136,6 +136,11 @@ SECTIONS = {
       'r.jsonl': records(), 'r.manifest.json': sealed(identity={}, complete=False)}),
     Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
          {'r.jsonl': records()}),
+    Case('measures in the place of the records', MEASURE + ' --output=DIR/r.jsonl',
+         '--output=DIR/r.jsonl is that of records too', {'r.jsonl': records()}),
+    Case('a gate in the place of the old model', 'compare gate --records=DIR/s.jsonl --attribute='
+         'country --scorer=vader --margin=0.1 --against=DIR/r.jsonl --junit=DIR/./r.jsonl',
+         'r.jsonl is that of against too', {'r.jsonl': records(), 's.jsonl': records()}),
     Case('no attribute', 'measure --records=DIR/r.jsonl', 'needs --attribute and --scorer'),
     Case('the folder itself', MEASURE.replace('DIR/r.jsonl', '.'), '. is a folder: name a file'),
     Case('records and a run', MEASURE + ' --config=configs/quickstart.py --workdir=DIR/w',
