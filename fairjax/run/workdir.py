@@ -34,6 +34,7 @@ from fairjax.config_io import (
   step1_run,
   to_dict,
 )
+from fairjax.counterfactual import load_attribute
 from fairjax.errors import Damaged, UserError
 from fairjax.files import (
   FolderLock,
@@ -165,6 +166,8 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   old, new = saved.get('sample', {}), to_dict(config.sample)
   free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
+  if 'attribute' in changed and _is_moved(workdir, str(saved.get('attribute')), config):
+    free.add('attribute')
   fixed = {'measure.lexicon'} if 'opinion' in (*scorers[0], scorers[1]) else set()
   refused = {name: line for name, line in changed.items() if name in fixed or (
     name not in free and name.partition('.')[0] not in sections)}
@@ -180,6 +183,15 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
     raise UserError(f'{workdir} belongs to a run with another configuration: '
                     f'{"; ".join(refused.values())}. Use {other}, or the saved values')
   return changed
+
+
+def _is_moved(workdir: pathlib.Path, before: str, config: Config) -> bool:
+  """Whether an attribute's file is only elsewhere: the data were made with its content."""
+  from fairjax.data.prepare import INPUTS
+  path = data_folder(config, workdir) / INPUTS
+  return _stem(before) == _stem(config.attribute) and path.is_file() and (
+    read_sealed_json(path, again=f'delete {path.parent} and run again')['attribute']['fingerprint']
+    == load_attribute(config.attribute).fingerprint)
 
 
 def open_workdir(

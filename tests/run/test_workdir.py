@@ -12,6 +12,8 @@ from groups import ends, free_address, start
 
 from fairjax.cli.main import main
 from fairjax.config import Config, MeshConfig, ModelConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.counterfactual.attributes import ASSETS
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, write_sealed_json
 from fairjax.model import language_model
@@ -70,6 +72,22 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   with pytest.raises(UserError, match='seed: 0 -> 3'):
     claimed(tmp_path, dataclasses.replace(CONFIG, seed=3))
   assert (tmp_path / 'config.json').read_bytes() == before
+
+
+def test_an_attribute_file_may_move_but_not_change(tmp_path):
+  text = ASSETS.joinpath('country.yaml').read_text(encoding='utf-8')
+  paths = [tmp_path / name / 'country.yaml' for name in ('old', 'new', 'other')]
+  for path in paths:
+    path.parent.mkdir()
+    path.write_text(text.replace('Chile', 'Peru') if path == paths[2] else text, encoding='utf-8')
+  old, new, other = (dataclasses.replace(CONFIG, attribute=str(path)) for path in paths)
+  claimed(tmp_path / 'w', old)
+  write_sealed_json(tmp_path / 'w' / 'data' / 'inputs.json', {
+    'attribute': {'fingerprint': load_attribute('country').fingerprint}})
+  (line,) = claimed(tmp_path / 'w', new)
+  assert 'goes on with attribute: ' in line
+  with pytest.raises(UserError, match='another configuration: attribute: '):
+    claimed(tmp_path / 'w', other)
 
 
 def test_a_run_from_before_the_field_of_one_mood_goes_on(tmp_path):
