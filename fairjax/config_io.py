@@ -17,12 +17,11 @@ import json
 import os
 import pathlib
 import re
-import sys
 import tokenize
 import traceback
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -131,8 +130,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
                       'begin with fairjax.config_io.default_config_dict()')
     config = from_dict(_expanded(values.to_dict()))
   for name, text in (overrides or {}).items():
-    if not _is_gone(name):
-      config = _override(config, name.split('.'), text, name)
+    config = _override(config, name.split('.'), text, name)
   validate(config)
   return config
 
@@ -291,29 +289,16 @@ def _coerce(value: Any, kind: Any, what: str) -> Any:
     raise UserError(f"{what}: {str(e).replace('`array`', '`tuple`')}") from None
 
 
-# Fields of earlier versions that change no result -> why they have no effect any more.
-_GONE = {'data.workers': 'documents are encoded by one process'}
 # Fields of earlier versions -> their names now.
 _RENAMED = {f'{stage}.parts': f'{stage}.grad_accum_steps' for stage in STAGES}
-
-
-def _is_gone(name: str) -> bool:
-  """Whether a field is left out, with a line on stderr; a renamed one is refused."""
-  if name in _RENAMED:
-    raise UserError(f"config field {name} is called {_RENAMED[name]} now: use that name")
-  if name in _GONE:
-    print(f'{name} has no effect any more: {_GONE[name]}', file=sys.stderr)
-  return name in _GONE
 
 
 def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
   hints = typing.get_type_hints(cls)
   arguments = {}
   for key, value in values.items():
-    if _is_gone(f'{prefix}{key}'):
-      continue
     if key not in hints:
-      raise unknown_name('config field', f'{prefix}{key}', [f'{prefix}{k}' for k in hints])
+      raise _unknown_field(prefix, key, hints)
     if dataclasses.is_dataclass(hints[key]):
       if not isinstance(value, Mapping):
         raise UserError(f'config field {prefix}{key} holds fields, not {value!r}')
@@ -323,11 +308,17 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
   return cls(**arguments)
 
 
+def _unknown_field(prefix: str, name: str, known: Iterable[str]) -> UserError:
+  if new := _RENAMED.get(f'{prefix}{name}'):
+    return UserError(f'config field {prefix}{name} is called {new} now: use that name')
+  return unknown_name('config field', f'{prefix}{name}', [f'{prefix}{k}' for k in known])
+
+
 def _override(node: Any, parts: list[str], text: str, name: str) -> Any:
   hints = typing.get_type_hints(type(node))
   prefix = name[: len(name) - len('.'.join(parts))]
   if parts[0] not in hints:
-    raise unknown_name('config field', prefix + parts[0], [prefix + k for k in hints])
+    raise _unknown_field(prefix, parts[0], hints)
   kind = hints[parts[0]]
   if dataclasses.is_dataclass(kind):
     if len(parts) == 1:

@@ -160,23 +160,17 @@ def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes
   assert (tmp_path / 'measures' / 'human.json').exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_what_is_no_workdir_is_left_alone_but_not_what_an_interrupted_start_left(tmp_path):
   (tmp_path / 'setup.py').write_text('')
   with pytest.raises(UserError, match="holds setup.py but no config.json, so it is no run's"):
     claimed(tmp_path)
-  assert [p.name for p in tmp_path.iterdir()] == ['setup.py']
-
-
-def test_what_an_interrupted_first_start_left_is_no_obstacle(tmp_path):
-  for name in ('.lock', '.config.json.abc'):
-    (tmp_path / name).write_bytes(b'\xf3 process 1')
-  assert claimed(tmp_path) == []
-
-
-def test_a_file_is_no_folder(tmp_path):
-  (tmp_path / 'run').write_text('')
   with pytest.raises(UserError, match='is a file: name a folder'):
-    claimed(tmp_path / 'run')
+    claimed(tmp_path / 'setup.py')
+  assert [p.name for p in tmp_path.iterdir()] == ['setup.py']
+  (tmp_path / 'run').mkdir()
+  for name in ('.lock', '.config.json.abc'):
+    (tmp_path / 'run' / name).write_bytes(b'\xf3 process 1')
+  assert claimed(tmp_path / 'run') == []
 
 
 # Sizes that the devices do not divide are refused before anything is prepared or written.
@@ -352,13 +346,10 @@ def test_every_other_file_that_changed_is_named(finished, name, how):
   assert (finished / 'DONE').exists()
 
 
-@pytest.mark.parametrize('name', NOT_KEPT)
-def test_files_that_may_change(finished, name):
-  change(finished / name, 'delete')
-  assert is_finished(finished, lambda line: None)
-
-
-def test_files_that_came_later_do_not_count(finished):
+def test_files_that_may_change_and_those_that_came_later_do_not_count(finished):
+  for name in NOT_KEPT:
+    change(finished / name, 'delete')
+    assert is_finished(finished, lambda line: None), name
   (finished / 'measures' / 'human.json').write_text('{}')
   assert is_finished(finished, lambda line: None)
 
@@ -386,6 +377,10 @@ def test_a_damaged_done_makes_the_run_check_every_part(finished, content):
   assert not is_finished(finished, lines.append)
   assert len(lines) == 1 and 'DONE is damaged' in lines[0] and 'every part' in lines[0]
   assert not (finished / 'DONE').exists()
+  refresh_report(finished)  # which makes none
+  (finished / 'DONE').write_text('{}')
+  refresh_report(finished)
+  assert not (finished / 'DONE').exists()
 
 
 def test_a_new_report_is_taken_over_and_nothing_else(finished):
@@ -398,14 +393,6 @@ def test_a_new_report_is_taken_over_and_nothing_else(finished):
   refresh_report(finished)
   with pytest.raises(UserError, match='lm/metrics.jsonl'):
     is_finished(finished, print)
-
-
-def test_refresh_without_or_with_a_damaged_done(finished):
-  (finished / 'DONE').write_text('{}')
-  refresh_report(finished)
-  assert not (finished / 'DONE').exists()
-  refresh_report(finished)
-  assert not (finished / 'DONE').exists()
 
 
 def test_sources(finished):
