@@ -147,6 +147,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.verb is None:
       make_parser(()).print_help()
       return 0
+    _check_places(options)
     _refuse_overwriting(options)
     return options.run_command(options) or 0
   except UserError as e:
@@ -181,6 +182,17 @@ def _refuse_overwriting(options: argparse.Namespace) -> None:
             and os.path.isfile(word) and os.path.samefile(word, given[name])):
           raise UserError(f'--{name}={given[name]} is that of {other} too, and would replace it: '
                           'name another file')
+
+
+def _check_places(options: argparse.Namespace) -> None:
+  """Refuses outputs without a name, and addresses, which would be folders of that name here."""
+  for name in ('workdir', 'output', 'keep'):
+    place = getattr(options, name, None)
+    if place == '':
+      raise UserError(f'--{name} is empty: name a folder (is a variable of the shell unset?)')
+    if re.match('[a-z][a-z0-9]+:/', str(place)):  # a path has one slash fewer than its text
+      raise UserError(f'--{name}={place} is not on this machine: mount the bucket (gcsfuse) and '
+                      'name its folder')
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -175,6 +175,9 @@ def _import(options: argparse.Namespace) -> None:
                     'both')
   from fairjax.run import export
   config = start_run(options)  # a model that does not fit leaves the workdir to another config
+  if config.pretrained.model:
+    raise UserError('models import puts a model in the place of step 1, where this config has '
+                    f'pretrained.model={config.pretrained.model}: give it without')
   if options.folder:
     folder = export.read_folder(options.folder)
     # The tables of the vocabulary are padded in the file.

@@ -85,11 +85,6 @@ def start_run(options: argparse.Namespace) -> Config:
   """The config of a verb that works on a workdir; joins the processes, opens nothing."""
   from fairjax.config_io import load_config
   config = load_config(options.config, options.overrides)
-  if not options.workdir:
-    raise UserError('--workdir is empty: name a folder (is a variable of the shell unset?)')
-  if '://' in options.workdir:
-    raise UserError(f'--workdir={options.workdir} is not a folder: mount the bucket (gcsfuse) and '
-                    'name its folder')
   join_processes(options)
   return config
 

@@ -99,6 +99,13 @@ SECTIONS = {
              str(ROOT / 'configs/quickstart.py'), {'seed': '5'}))}),
            'w/data/split': ''}),
     Case('with an empty name', f'run {QUICK} --workdir=', '--workdir is empty'),
+    Case('of a bucket', f'run {QUICK} --workdir=gs://b/w', 'gs://b/w is not on this machine: mount'),
+    Case('an output without a name', 'models relearn --workdir=DIR/w --name=x --output=',
+         '--output is empty'),
+    Case('an output in a bucket', 'compare paper DIR/w --table=5 --output=gs://b/o',
+         '--output=gs:/b/o is not on this machine'),
+    Case('an import where a published model is', 'models import --from=DIR --workdir=DIR/w '
+         '--config=configs/pretrained.py:model=DIR,train=DIR/x', 'in the place of step 1'),
     Case('scored before it was sampled', f'step score {QUICK} --workdir=DIR/w',
          'run fairjax sample'),
   ],
