@@ -99,7 +99,7 @@ SECTIONS = {
              str(ROOT / 'configs/quickstart.py'), {'seed': '5'}))}),
            'w/data/split': ''}),
     Case('with an empty name', f'run {QUICK} --workdir=', '--workdir is empty'),
-    Case('of a bucket', f'run {QUICK} --workdir=gs://b/w', 'gs://b/w is not on this machine: mount'),
+    Case('of a bucket', f'run {QUICK} --workdir=gs://b/w', 'is not on this machine: mount'),
     Case('an output without a name', 'models relearn --workdir=DIR/w --name=x --output=',
          '--output is empty'),
     Case('an output in a bucket', 'compare paper DIR/w --table=5 --output=gs://b/o',
