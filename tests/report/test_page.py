@@ -406,6 +406,10 @@ def test_a_page_on_which_nothing_was_measured_has_no_map(browser, tmp_path):
 
 
 def test_an_address_leads_back_to_the_cell(page, report):
+  page.js("history.pushState = () => { throw Error('a frame without an address'); }; true")
+  page.click('#cell-1-1')
+  assert page.js('document.activeElement.id') == 'detail-head'
+  page.js('delete history.pushState')
   page.click('#cell-0-1')
   page.js('history.back()')
   page.until("document.getElementById('detail').innerText.includes('No pair is chosen yet')")
@@ -508,6 +512,9 @@ def test_tables_can_be_copied_and_saved(page):
   page.click('#in-short .tools button')
   assert [line.split('\t') for line in page.js('copied').split('\n')] == cells
   assert page.text('#in-short .tools button') == 'Copied'
+  page.js("Object.defineProperty(navigator, 'clipboard', {value: undefined}); true")  # plain HTTP
+  page.click('#in-short .tools button')
+  assert cells[-1][0] in page.js('getSelection().toString()')
   page.click('#in-short .tools button:last-child')
   text = page.js('saved.text()')
   assert list(csv.reader(io.StringIO(text.removeprefix('\ufeff'), newline=''))) == cells

@@ -65,7 +65,7 @@ function go(changes, show = false) {
   render();
   let hash = `#s=${STATE.scorer}&m=${STATE.model}`;
   if (STATE.pair !== null) hash += `&t=${STATE.template}&p=${STATE.pair}`;
-  if (location.hash !== hash) history.pushState(null, '', hash);
+  try { if (location.hash !== hash) history.pushState(null, '', hash); } catch {}  // a frame without an address
   if (!show) return;
   const head = document.getElementById('detail-head');
   head.focus({preventScroll: true});
@@ -262,7 +262,8 @@ function addTools(table) {
   const rows = () => [...table.rows].map(row => [...row.cells].map(cell => safe(cell.textContent)));
   const safe = text => /^[=+\-@\t\r]/.test(text) && !/^[+\-]?[\d.]+%?$/.test(text) ? `'${text}` : text;
   const csv = () => rows().map(row => row.map(text => `"${text.replaceAll('"', '""')}"`).join(',') + '\r\n').join('');
-  const copy = event => navigator.clipboard.writeText(rows().map(row => row.map(text => text.replace(/\s+/g, ' ')).join('\t')).join('\n'))
+  const lines = () => rows().map(row => row.map(text => text.replace(/\s+/g, ' ')).join('\t')).join('\n');
+  const copy = event => (navigator.clipboard?.writeText(lines()) ?? Promise.reject())  // none without HTTPS
     .then(() => { event.target.textContent = 'Copied'; }, () => getSelection().selectAllChildren(table));
   const save = () => {
     const url = URL.createObjectURL(new Blob(['\ufeff', csv()], {type: 'text/csv'}));
