@@ -3,7 +3,9 @@
 import contextlib
 import importlib
 import math
+import os
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import jax
 
 from fairjax import processes
 from fairjax.errors import Damaged, Fault, UserError
-from fairjax.files import atomic_write, json_line, json_sha256, read_json_lines
+from fairjax.files import atomic_write, json_line, read_json_lines
 from fairjax.progress import without_native_lines
 
 Metrics = dict[str, tuple[Any, Any]]
@@ -64,7 +66,7 @@ class MetricWriter:
   On resume, lines of steps after the restored one (`first_step`) are cut away, because they are run
   again. If the others are not those that the checkpoint has `saved`, these are written again, with
   a warning. In a group of processes the first one writes. `tracker` also gets the metrics: wandb or
-  mlflow, as `name`; if it fails, a warning says so and it gets no more.
+  mlflow, as `name`; if it fails, a warning says so and its run of this stage ends.
   """
 
   def __init__(self, directory: pathlib.Path | None, *, first_step: int,
@@ -72,7 +74,7 @@ class MetricWriter:
                tracker: str = '', name: str = ''):
     self._file = self._tensorboard = None
     self._tracker: _Wandb | _Mlflow | None = None
-    self._log = log
+    self._log, self._to = log, tracker
     self.lines: list[dict[str, Any]] = []  # of the file
     self.evaluated: set[int] = set()  # steps that have validation metrics
     if directory is None:
@@ -97,7 +99,7 @@ class MetricWriter:
     self._file = path.open('ab')
     self._tensorboard_folder = directory / 'tensorboard'
     if tracker:
-      with self._tracked(tracker):
+      with self._tracked():
         self._tracker = _TRACKERS[tracker](import_tracker(tracker), name, directory)
     try:
       with without_native_lines():
@@ -124,7 +126,7 @@ class MetricWriter:
       with self._tensorboard_written():
         self._tensorboard.write_scalars(step, {f'{kind}/{k}': v for k, v in values.items()})
     if self._tracker:
-      with self._tracked('the tracker'):
+      with self._tracked():
         self._tracker.write(step, {f'{kind}/{k}': float(v) for k, v in values.items()})
 
   def close(self) -> None:
@@ -135,20 +137,24 @@ class MetricWriter:
       with self._tensorboard_written():
         self._tensorboard.close()
     if self._tracker:
-      with self._tracked('the tracker'):
+      with self._tracked():
         self._tracker.close()
 
   @contextlib.contextmanager
-  def _tracked(self, what: str) -> Iterator[None]:
+  def _tracked(self) -> Iterator[None]:
     """Goes on without the tracker after any error of its client."""
     try:
       yield
     except UserError:
       raise
     except Exception as e:
-      self._tracker = None
-      self._log(f'WARNING: {what} takes no metrics ({type(e).__name__}: {e}); they are in '
+      failed, self._tracker = self._tracker, None
+      self._log(f'WARNING: {self._to} takes no metrics ({type(e).__name__}: '
+                f'{" ".join(str(e).split())}); they are in '
                 f'{self._tensorboard_folder.with_name("metrics.jsonl")}')
+      if failed:  # an open run would take the metrics of the next stage
+        with contextlib.suppress(Exception):
+          failed.close()
 
   @contextlib.contextmanager
   def _tensorboard_written(self) -> Iterator[None]:
@@ -164,13 +170,17 @@ class MetricWriter:
 
 
 class _Wandb:
-  """A run of Weights & Biases; the same workdir and stage go on with it."""
+  """A run of Weights & Biases, in the project WANDB_PROJECT; a stage that resumes goes on with it."""
 
   def __init__(self, wandb: Any, name: str, directory: pathlib.Path):
     folder = directory / 'tensorboard'  # which is no result
     folder.mkdir(parents=True, exist_ok=True)
-    self._run = wandb.init(project='fairjax', name=name, dir=str(folder), resume='allow',
-                           id=json_sha256(str(directory.resolve()))[:16])
+    own = folder / 'wandb-id'
+    if not own.exists():  # not made from the path, which a later workdir may have, too
+      own.write_text(secrets.token_hex(8))
+    self._run = wandb.init(
+      project=os.environ.get('WANDB_PROJECT', 'fairjax'), name=name, dir=str(folder),
+      resume='allow', id=own.read_text(), reinit='create_new')  # beside a run of the notebook
     self._run.define_metric('*', step_metric='step')  # steps after a checkpoint come again
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -181,12 +191,18 @@ class _Wandb:
 
 
 class _Mlflow:
-  """A run of MLflow, where MLFLOW_TRACKING_URI says; each start of a stage is one."""
+  """A run of MLflow, where MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME say.
+
+  Each start of a stage is one.
+  """
 
   def __init__(self, mlflow: Any, name: str, directory: pathlib.Path):
     self._mlflow = mlflow
-    mlflow.set_experiment('fairjax')
-    mlflow.start_run(run_name=name, tags={'folder': str(directory.resolve())})
+    # By default a server that does not answer would hold the training for minutes at each call.
+    os.environ.setdefault('MLFLOW_HTTP_REQUEST_MAX_RETRIES', '2')
+    os.environ.setdefault('MLFLOW_HTTP_REQUEST_TIMEOUT', '30')
+    mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fairjax'))
+    mlflow.start_run(run_name=name, tags={'folder': str(directory.resolve())}, nested=True)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     self._mlflow.log_metrics(dict(values), step=step)
@@ -199,11 +215,12 @@ _TRACKERS: Mapping[str, type[_Wandb] | type[_Mlflow]] = {'wandb': _Wandb, 'mlflo
 
 
 def import_tracker(name: str) -> Any:
-  """The client of `log.to`; `UserError` if it is not installed."""
+  """The client of `log.to`; `UserError` if it is not installed, or does not go with the others."""
   try:
     return importlib.import_module(name)
-  except ImportError as e:
-    raise UserError(f'log.to={name} needs its client ({e}): pip install {name}') from None
+  except Exception as e:  # an old client fails with a new NumPy or protobuf in many ways
+    raise UserError(f'log.to={name} needs its client ({" ".join(str(e).split())}): '
+                    f'pip install --upgrade {name}') from None
 
 
 def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Means over an interval, and the files of metrics."""
 
+import shutil
 import sys
 import types
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairjax.errors import Fault, UserError
-from fairjax.train.metrics import IntervalMetrics, MetricWriter, read_metrics
+from fairjax.train.metrics import IntervalMetrics, MetricWriter, import_tracker, read_metrics
 
 
 def test_interval_metrics_weight_and_leave_skipped_updates_out():
@@ -48,40 +49,71 @@ def test_tensorboard_files_that_cannot_be_written_are_one_line(tmp_path):
   assert '\n' not in str(error.value)
 
 
-def fake_wandb(calls):
-  run = types.SimpleNamespace(
-    define_metric=lambda *a, **o: calls.append(('define', a, o)),
-    log=lambda values: calls.append(('log', values)), finish=lambda: calls.append('finish'))
-  return types.SimpleNamespace(init=lambda **o: (calls.append(('init', o)), run)[1])
+class FakeTracker:
+  """Stands for wandb and mlflow: notes the calls in order; a run is open until it is ended."""
+
+  def __init__(self):
+    self.calls, self.open = [], 0
+
+  def init(self, **options):  # wandb
+    self.start_run(**options)
+    return types.SimpleNamespace(
+      define_metric=lambda *a, **o: None, finish=self.end_run,
+      log=lambda values: self.log_metrics(values, step=values.pop('step')))
+
+  def set_experiment(self, name):  # mlflow
+    self.project = name
+
+  def start_run(self, **options):
+    assert not self.open, 'a run is open'
+    self.open += 1
+    self.calls.append({'project': getattr(self, 'project', ''), **options})
+
+  def log_metrics(self, values, step):
+    self.calls.append({'step': step, **values})
+
+  def end_run(self):
+    self.open -= 1
 
 
-def fake_mlflow(calls):
-  return types.SimpleNamespace(
-    set_experiment=lambda name: calls.append(name),
-    start_run=lambda **o: calls.append(('start', o)), end_run=lambda: calls.append('end'),
-    log_metrics=lambda values, step: calls.append(('log', {'step': step, **values})))
-
-
-@pytest.mark.parametrize(('tracker', 'fake'), [('wandb', fake_wandb), ('mlflow', fake_mlflow)])
-def test_a_tracker_gets_what_the_file_gets(tmp_path, monkeypatch, tracker, fake):
-  calls, lines = [], []
+@pytest.mark.parametrize('tracker', ['wandb', 'mlflow'])
+def test_a_tracker_gets_what_the_file_gets(tmp_path, monkeypatch, tracker):
+  fake, lines = FakeTracker(), []
   monkeypatch.setitem(sys.modules, 'clu', None)
-  monkeypatch.setitem(sys.modules, tracker, module := fake(calls))
-  def write(step):
-    writer = MetricWriter(tmp_path, first_step=step - 1, log=lines.append, tracker=tracker,
-                          name='lm')
+  monkeypatch.setitem(sys.modules, tracker, fake)
+  monkeypatch.setenv('WANDB_PROJECT' if tracker == 'wandb' else 'MLFLOW_EXPERIMENT_NAME', 'mine')
+
+  def write(step, folder=tmp_path):
+    writer = MetricWriter(folder, first_step=step - 1, log=lines.append, tracker=tracker, name='lm')
     writer.write(step, 'train', {'loss': float(step), 'grad_norm': np.inf})
     writer.close()
   write(1)
-  assert [c[1] for c in calls if c[0] == 'log'] == [
-    {'step': 1, 'train/loss': 1.0, 'train/grad_norm': np.inf}]
-  assert calls[-1] in ('finish', 'end')
+  begun, logged = fake.calls
+  assert begun['project'] == 'mine'
+  assert logged == {'step': 1, 'train/loss': 1.0, 'train/grad_norm': np.inf}
   assert not [x for x in tmp_path.iterdir() if x.name not in ('metrics.jsonl', 'tensorboard')]
-  monkeypatch.setattr(module, 'init' if tracker == 'wandb' else 'log_metrics', None)  # no network
-  write(2)
+  with monkeypatch.context() as context:  # the network breaks off within a stage
+    context.setattr(fake, 'log_metrics', None)
+    write(2)
   (failed,) = [line for line in lines if line.startswith('WARNING')]
-  assert 'takes no metrics (TypeError' in failed
+  assert f'{tracker} takes no metrics (TypeError' in failed
   assert [line['step'] for line in read_metrics(tmp_path / 'metrics.jsonl')] == [1, 2]
-  monkeypatch.setitem(sys.modules, tracker, None)
-  with pytest.raises(UserError, match=f'log.to={tracker} needs its client.*pip install {tracker}'):
-    write(3)
+  assert not fake.open  # or the next stage would write into this run, or get none
+  # A workdir that is made anew under the same path is another run, a resumed one is the same.
+  shutil.rmtree(tmp_path / 'tensorboard')
+  write(1)
+  ids = [call['id'] for call in fake.calls if 'id' in call]
+  assert len(ids) == (3 if tracker == 'wandb' else 0)
+  assert not ids or ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize('broken', [ImportError("No module named 'wandb'"),
+                                    AttributeError('np.float_ was removed\nin NumPy 2.0')])
+def test_a_tracker_that_cannot_be_imported_is_one_line(monkeypatch, broken):
+  def fails(name):
+    raise broken
+  monkeypatch.setattr('importlib.import_module', fails)
+  with pytest.raises(UserError) as error:
+    import_tracker('wandb')
+  assert str(error.value) == (f"log.to=wandb needs its client ({' '.join(str(broken).split())}): "
+                              'pip install --upgrade wandb')
