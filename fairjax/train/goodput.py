@@ -19,7 +19,8 @@ LOST, STOPPED = 'lost to restarts', 'stopped'
 
 PEAK_FLOPS = {
   'TPU v3': 61.5e12, 'TPU v4': 275e12, 'TPU v5 lite': 197e12, 'TPU v5': 459e12,
-  'TPU v6 lite': 918e12, 'NVIDIA A100': 312e12, 'NVIDIA H100': 989e12, 'NVIDIA H200': 989e12}
+  'TPU v6 lite': 918e12, 'NVIDIA A100': 312e12, 'NVIDIA H100': 989e12, 'NVIDIA H200': 989e12,
+  'NVIDIA H100 PCIe': 756e12, 'NVIDIA H100 NVL': 835e12, 'NVIDIA H200 NVL': 835e12}
 """bfloat16 FLOP/s of a device, dense, by the beginning of its name in JAX (data sheets)."""
 
 
@@ -71,10 +72,11 @@ def read_goodput(directory: pathlib.Path) -> Goodput | None:
   if not starts:
     return None
   seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
-  stopped, done = 0.0, starts[0][0]['start']
+  stopped, busy, capacity = 0.0, ('productive', 'waiting for input'), []
   for number, (head, lines) in enumerate(starts):
-    following = starts[number + 1][0] if number + 1 < len(starts) else None
-    last, again_from = head['start'], math.inf if following is None else following['start']
+    # A later start may go back beyond the one before it, whose checkpoint was damaged.
+    again_from = min((later['start'] for later, _ in starts[number + 1:]), default=math.inf)
+    last, before = head['start'], sum(seconds[name] for name in busy)
     for line in lines:
       kept = 1.0
       if line['step'] > again_from:  # the share of its steps that were not done again
@@ -84,19 +86,19 @@ def read_goodput(directory: pathlib.Path) -> Goodput | None:
         seconds[KINDS[part]] += 0.0 if again else kept * value
         seconds[LOST] += value if again else (1 - kept) * value
       last = line['step']
-    done = last
-    if following is not None:
-      stopped += max(0.0, following['at'] - (lines[-1] if lines else head)['at'])
-  head, steps = starts[-1][0], done - starts[0][0]['start']
-  busy = seconds['productive'] + seconds['waiting for input']
-  rate, peak = steps / busy if busy else 0.0, peak_flops(head['device'])
+    if used := sum(seconds[name] for name in busy) - before:
+      capacity.append(peak_flops(head['device']) * head['devices'] * used)
+    if number + 1 < len(starts):
+      stopped += max(0.0, starts[number + 1][0]['at'] - (lines[-1] if lines else head)['at'])
+  steps, time = last - starts[0][0]['start'], sum(seconds[name] for name in busy)
+  rate = steps / time if time else 0.0
   return Goodput(
     seconds={name: value for name, value in sorted(seconds.items(), key=lambda x: -x[1])
              if value or name == 'productive'},
     stopped=stopped, starts=len(starts), steps=steps, steps_per_second=rate,
     work_per_second=rate * head['work'], unit=head['unit'],
-    utilisation=rate * head['flops'] / (peak * head['devices'])
-    if peak and head['flops'] else None)
+    utilisation=steps * head['flops'] / sum(capacity)
+    if capacity and all(capacity) and head['flops'] else None)
 
 
 def peak_flops(device_kind: str) -> float:

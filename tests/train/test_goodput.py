@@ -39,11 +39,34 @@ def test_times_add_up_over_restarts(tmp_path):
   assert read_goodput(tmp_path / 'none') is None
 
 
+def test_a_start_that_goes_back_beyond_the_one_before_it_on_other_devices(tmp_path):
+  def write(*lines):
+    (tmp_path / 'times.jsonl').write_bytes(b''.join(map(json_line, lines)))
+    return read_goodput(tmp_path)
+
+  def start(at, **about):
+    return {'start': at, 'at': 0.0} | ABOUT | about
+
+  def steps(to, seconds):
+    return {'step': to, 'at': 0.0, 'seconds': {'wait': seconds}}
+
+  # Steps 50 to 100 of the first start are done again by the third, whose other checkpoints were
+  # damaged; half of all steps run on 8 devices, a fourth of the time.
+  lines = [start(0), steps(100, 300.0), start(100), steps(200, 300.0), start(50, devices=8),
+           steps(100, 50.0)]
+  found = write(*lines)
+  assert found.seconds == {'productive': 150.0 + 50.0, 'lost to restarts': 150.0 + 300.0}
+  assert found.steps == 100 and found.steps_per_second == 0.5
+  assert found.utilisation == pytest.approx(100 * 6e12 / (275e12 * (2 * 150 + 8 * 50)))
+  assert write(start(0, device='cpu'), steps(100, 1.0), *lines[2:]).utilisation is None
+
+
 def test_peaks_are_those_of_the_chips():
   names = {'v3': 'TPU v3', 'v4': 'TPU v4', 'v5e': 'TPU v5 lite', 'v5p': 'TPU v5', 'v6e':
            'TPU v6 lite'}
   for chip, name in names.items():
     assert peak_flops(name) == CHIPS[chip].peak_flops
+  assert peak_flops('NVIDIA H100 80GB HBM3') > peak_flops('NVIDIA H100 PCIe') > peak_flops('cpu')
 
 
 def test_a_stage_tells_its_times_and_writes_a_trace(tmp_path, monkeypatch):
