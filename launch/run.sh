@@ -21,7 +21,7 @@ launch/pack.sh ".launch/$name/$archive"
 gcloud compute tpus queued-resources scp ".launch/$name/$archive" "$name:" \
   "${on_all[@]}" --quiet
 gcloud compute tpus queued-resources ssh "$name" "${on_all[@]}" \
-  "--command=rm -rf $code && mkdir -p $code && tar -xzf $archive -C $code && bash $code/launch/worker.sh setup $name" \
+  "--command=bash $code/launch/worker.sh running $name 2>/dev/null || { rm -rf $code && mkdir -p $code && tar -xzf $archive -C $code && bash $code/launch/worker.sh setup $name; }" \
   --quiet
 # Quoted for one shell, that of the worker.
 words=$(printf ' %q' env JAX_COORDINATOR_PORT=8476 fairjax "$@")

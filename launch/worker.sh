@@ -3,6 +3,7 @@
 #
 #   worker.sh setup   JOB [BUCKET...]          install what the lock names, mount buckets
 #   worker.sh start   JOB RESTARTS COMMAND...  run it detached; the same again changes nothing
+#   worker.sh running JOB                      whether it runs: its code stays as it is
 #   worker.sh status  JOB                      fairjax-worker HOST running|exited|absent CODE
 #   worker.sh logs    JOB                      the last lines of its log
 #   worker.sh follow  JOB                      its log until it ends
@@ -10,7 +11,8 @@
 #   worker.sh install                          only the packages (SkyPilot)
 #   worker.sh exec    COMMAND...               run it in the foreground with what is installed
 #
-# All of a job is in ~/fairjax-launch/JOB: code, log, pid, exit, command, secrets.env (mode 0600).
+# All of a job is in ~/fairjax-launch/JOB: code, command, log, pid of the supervisor, child that it
+# waits for, stopping, exit, secrets.env (mode 0600).
 # Exit codes of the command: 42 and those of signals (129 and more) start it again, at most
 # RESTARTS times; 0 is done; 2 and all others never start again.
 set -euo pipefail
@@ -28,12 +30,13 @@ fail() {
 # environment is kept while both stay as they are.
 install() {
   local lock=$code/launch/requirements.txt encoder=$code/launch/encoder.txt stamp python=
+  mkdir -p "$root"
+  exec 9>"$root/installing" && flock 9  # ssh may break off and come again meanwhile
   [[ -f $lock ]] || fail "launch/requirements.txt is not there: pack it (git add)"
   [[ -f $encoder ]] || fail "launch/encoder.txt is not there: pack it (git add)"
   stamp=$(cat "$lock" "$encoder" | sha256sum | cut -d ' ' -f 1)
   if [[ ! -f $venv/$stamp ]]; then
     rm -rf "$venv"
-    mkdir -p "$root"
     for name in python3.13 python3.12 python3.11 python3; do
       if "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
           2>/dev/null; then
@@ -108,7 +111,7 @@ start() {
     echo "fairjax-worker $host runs already"
     return
   fi
-  rm -f "$folder/pid" "$folder/exit" "$folder/stopping"
+  rm -f "$folder/"{pid,exit,child,stopping}
   printf '%s' "$words" >"$folder/command"
   setsid --fork bash "$0" supervise "$job" "$@" >>"$folder/log" 2>&1 </dev/null
   for _ in {1..50}; do
@@ -129,10 +132,9 @@ verdict() {
 }
 
 supervise() {
-  local restarts=$1 attempt=0 pause=${FAIRJAX_RESTART_SECONDS:-5} result line child=
+  local restarts=$1 attempt=0 pause=${FAIRJAX_RESTART_SECONDS:-5} result line
   shift
   echo "$$ $(</proc/sys/kernel/random/boot_id)" >"$folder/pid"
-  trap 'touch "$folder/stopping"; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null' TERM
   if [[ -f $folder/secrets.env ]]; then
     while IFS= read -r line; do
       export "${line?}"
@@ -141,27 +143,28 @@ supervise() {
   cd "$code"
   export PATH=$venv/bin:$PATH PYTHONPATH=$code
   while :; do
-    "$@" &
-    child=$!
     result=0
-    wait "$child" || result=$?
-    while kill -0 "$child" 2>/dev/null; do  # a trap ends `wait` before the command does
-      result=0
-      wait "$child" || result=$?
-    done
-    child=
+    "$@" &
+    wait_for $! || result=$?
     echo "worker.sh: code $result ($(verdict "$result"))"
     [[ $(verdict "$result") == restart && ! -e $folder/stopping ]] || break
     (( attempt < restarts )) || break
     attempt=$((attempt + 1))
     echo "worker.sh: starting again, $attempt of $restarts, after $pause s"
-    sleep "$pause" &  # in the background: a trap waits for a command in the foreground
-    wait $! || true
+    sleep "$pause" &
+    wait_for $! || true
     [[ ! -e $folder/stopping ]] || break
     pause=$((pause < 60 ? pause * 2 : pause))
   done
   echo "$result" >"$folder/exit.new"
   mv "$folder/exit.new" "$folder/exit"
+}
+
+# Waits for what `stop` ends; without a trap, which may cost `wait` the code of the command.
+wait_for() {
+  echo "$1" >"$folder/child"
+  [[ ! -e $folder/stopping ]] || kill -TERM "$1"  # `stop` came a moment ago
+  wait "$1"
 }
 
 # `other`: a command runs, but not the one that is given.
@@ -197,9 +200,11 @@ name_lines() {
 
 stop() {
   running || return 0
-  local pid
-  read -r pid _ <"$folder/pid"
-  kill -TERM "$pid" 2>/dev/null || true
+  # Once, although ssh may break off and come again: a second signal ends a command at once.
+  if [[ ! -e $folder/stopping ]]; then
+    touch "$folder/stopping"
+    kill -TERM "$(<"$folder/child")" 2>/dev/null || true
+  fi
   for _ in {1..600}; do
     running || return 0
     sleep 0.5
@@ -226,7 +231,7 @@ folder=$root/$job
 host=$(hostname)
 shift 2
 case $verb in
-  setup | start | supervise | status | follow | stop) "$verb" "$@" ;;
+  setup | start | supervise | running | status | follow | stop) "$verb" "$@" ;;
   logs) [[ ! -f $folder/log ]] || tail --lines=100 "$folder/log" | name_lines ;;
   *) fail "unknown verb '$verb'" ;;
 esac

@@ -165,13 +165,30 @@ def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
     (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
 
 
+def test_an_installation_waits_for_one_that_a_lost_ssh_left_behind(tmp_path):
+  code = tmp_path / 'code'
+  shutil.copytree(ROOT / 'launch', code / 'launch')
+  fake = tmp_path / 'bin' / 'python3.13'  # python -m venv FOLDER makes one that installs slowly
+  fake.parent.mkdir()
+  fake.write_text('#!/usr/bin/env bash\n[[ $2 == venv ]] || exit 0\nmkdir -p "$3/bin"\n'
+                  'echo made >>"$HOME/made"\n'
+                  'printf "#!/bin/sh\\nsleep 0.3\\n" >"$3/bin/python"\nchmod +x "$3/bin/python"\n')
+  fake.chmod(0o755)
+  env = {'PATH': f'{fake.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
+  both = [subprocess.Popen(['bash', code / 'launch' / 'worker.sh', 'install'], env=env)
+          for _ in range(2)]
+  assert [process.wait(30) for process in both] == [0, 0]
+  assert (tmp_path / 'made').read_text() == 'made\n'
+
+
 def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_saves(tmp_path):
   code = tmp_path / 'code'
   shutil.copytree(ROOT / 'launch', code / 'launch')
   program = tmp_path / 'bin' / 'slow'
   program.parent.mkdir()
-  program.write_text('#!/usr/bin/env bash\ntrap "sleep 1; echo saved >saved; exit 42" TERM\n'
-                     'echo up >up\nwhile :; do sleep 0.1; done\n')
+  program.write_text('#!/usr/bin/env bash\ntrap "echo x >>signals" TERM\necho up >up\n'
+                     'until [[ -s signals ]]; do sleep 0.1; done\n'
+                     'sleep 1\necho saved >saved\nexit 42\n')
   program.chmod(0o755)
   env = {'PATH': f'{program.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
 
@@ -179,16 +196,22 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
     return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
                           capture_output=True, check=True).stdout
 
+  def wait_for(path):
+    end = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < end:
+      time.sleep(0.05)
+
   (tmp_path / 'fairjax-launch' / 'job').mkdir(parents=True)
   worker('start', 'job', '5', 'slow')
-  end = time.monotonic() + 20
-  while not (code / 'up').exists() and time.monotonic() < end:
-    time.sleep(0.05)
+  wait_for(code / 'up')
   assert ' running 0' in worker('status', 'job')
   assert ' running 0' in worker('status', 'job', '5', 'slow')
   assert ' other 0' in worker('status', 'job', '5', 'fast')
-  worker('stop', 'job')
-  assert (code / 'saved').read_text() == 'saved\n'
+  words = ['bash', code / 'launch' / 'worker.sh', 'stop', 'job']
+  with subprocess.Popen(words, env=env):  # its ssh breaks off, and comes again
+    wait_for(code / 'signals')
+    worker('stop', 'job')
+  assert (code / 'saved').read_text() == 'saved\n' and (code / 'signals').read_text() == 'x\n'
   # Stopped by somebody: not started again, although 42 would be.
   assert worker('status', 'job').split()[2:] == ['exited', '42']
   log = tmp_path / 'fairjax-launch/job/log'
@@ -196,7 +219,7 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   # Stopped in the pause before it would start again.
   env['FAIRJAX_RESTART_SECONDS'] = '60'
   worker('start', 'job', '5', 'bash', '-c', 'echo run >>runs; exit 42')
-  while 'starting again' not in log.read_text() and time.monotonic() < end:
+  while 'starting again' not in log.read_text():
     time.sleep(0.05)
   worker('stop', 'job')
   assert worker('status', 'job').split()[2:] == ['exited', '42']

@@ -327,6 +327,12 @@ def test_the_same_line_again_follows_what_runs_and_ships_nothing(cloud):
   again = [call[3] for call in cloud.calls()[before:]]
   assert 'scp' not in again and 'create' not in again
   assert 'the command is running already' in cloud.log()
+  # Workers that do not answer at first keep the code that runs.
+  code, saved = home / 'fairjax-launch/job/code', cloud.folder / 'state.json'
+  (code / 'running').touch()
+  saved.write_text(json.dumps(json.loads(saved.read_text()) | {'flakes': 1}))
+  assert cloud.launch(detach=True) == 0
+  assert cloud.verbs()[-4:] == ['scp', 'setup', 'start', 'describe'] and (code / 'running').exists()
   other = spec(command=('run', '--config=configs/y.py', '--workdir=gs://bucket-1/it'))
   assert cloud.launch(specs=[other], delete_after=True) == 2
   assert 'another command runs: stop it first' in ''.join(cloud.shown)
@@ -384,6 +390,14 @@ def test_no_secret_in_any_output_argument_or_file_that_others_may_read(cloud, mo
   archive = cloud.repo / '.launch/job/fairjax-launch-job.tar.gz'
   assert CANARY.encode() not in subprocess.run(['gzip', '-dc', archive], capture_output=True,
                                                check=True).stdout
+
+
+def test_secrets_do_not_stay_here_where_copying_fails(cloud, monkeypatch):
+  monkeypatch.setenv('WANDB_API_KEY', CANARY)
+  cloud.world([['ACTIVE']], flakes=100)
+  assert cloud.launch(specs=[spec(secrets=('WANDB_API_KEY',))]) in (1, 42)
+  assert 'scp' in [call[3] for call in cloud.calls()]
+  assert [p.name for p in (cloud.repo / '.launch/job').iterdir()] == ['fairjax-launch-job.tar.gz']
 
 
 def test_a_secret_in_an_argument_is_refused_before_it_is_shown(cloud):

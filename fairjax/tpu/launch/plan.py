@@ -148,6 +148,8 @@ def ship(spec: LaunchSpec) -> list[Run]:
   unpack = ' && '.join((
     shlex.join(('rm', '-rf', code)), shlex.join(('mkdir', '-p', code)),
     shlex.join(('tar', '-xzf', archive, '-C', code)), _worker(spec, 'setup', *spec.buckets)))
+  # A worker may run something although it did not answer before: its code is left as it is.
+  unpack = f'{_worker(spec, "running")} 2>/dev/null || {{ {unpack}; }}'
   return [*steps,
           Run((*_GCLOUD, 'scp', *packed, f'{spec.job}:', *_where(spec), *_on_all(spec), '--quiet'),
               'copy it to every worker', tries=_TRIES),

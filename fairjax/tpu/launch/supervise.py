@@ -423,8 +423,13 @@ class WatchedSlice:
       if any(state == 'running' for state, _ in found.values()):
         self._executor.log('the command is running already')
       else:
-        for step in ship(spec):
-          self._executor.run(step)
+        steps = ship(spec)
+        try:
+          for step in steps:
+            self._executor.run(step)
+        finally:  # of the secrets, where copying them failed
+          for name in (step.argv[-1] for step in steps if step.argv[0] == 'rm'):
+            (self._executor.root / name).unlink(missing_ok=True)
       self.may_run = True
       self._executor.run(start(spec))  # changes nothing where it runs
     except StepFailed:
