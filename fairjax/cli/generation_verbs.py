@@ -30,7 +30,6 @@ from fairjax.cli.verb import (
   log_line,
   open_job,
   records_reader,
-  refuse_processes,
 )
 from fairjax.config import SampleConfig
 from fairjax.config_io import load_config
@@ -156,7 +155,6 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
 
 def _sample_endpoint(options: argparse.Namespace) -> None:
   """Asks an endpoint for continuations, into a file; continues."""
-  refuse_processes(options, 'sample --endpoint')
   require(options, 'sample --endpoint', 'model', 'attribute', 'output')
   refuse(options, 'config', 'workdir', 'prompts-only', 'pretrained', 'start', 'sentence-end',
          'batch-size', 'dtype', *_seed_of_nothing(options),
@@ -178,7 +176,6 @@ def _sample_endpoint(options: argparse.Namespace) -> None:
 
 def _write_prompts(options: argparse.Namespace) -> None:
   """Writes the prompts of an attribute for another model."""
-  refuse_processes(options, 'sample --prompts-only')
   if not options.output or bool(options.attribute) == bool(options.config):
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')
@@ -294,7 +291,10 @@ def _foreign_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dic
 
 
 COMMANDS = {
-  'sample': Command(_sample_options, _sample, example=f'fairjax sample {RUN_OPTIONS}'),
+  'sample': Command(
+    _sample_options, _sample, example=f'fairjax sample {RUN_OPTIONS}', alone=lambda options: (
+      'sample --endpoint' if options.endpoint else
+      'sample --prompts-only' if options.prompts_only else '')),
   'records convert': Command(
     _convert_options, _convert, 'write records, with scores, as JSONL or Parquet',
     'fairjax records convert --records=generations.jsonl --output=generations.parquet '

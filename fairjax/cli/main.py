@@ -220,11 +220,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     rest = ['--version']
   verb = _named_verb(rest)
   options, unknown = make_parser([verb] if verb else ()).parse_known_args(rest)
+  place = f'fairjax {options.verb or ""}'.strip()
+  word, alone = (unknown or [''])[0], place
+  if getattr(options, 'distributed', None):
+    word, alone = f'--distributed={options.distributed}', options.alone(options)
+  if word.partition('=')[0] == '--distributed' and alone:
+    raise UserError(f'{word}: {alone} runs in one process; leave it out, and start the command '
+                    'once')
   if unknown:
-    place = f'fairjax {options.verb or ""}'.strip()
-    if unknown[0].partition('=')[0] == '--distributed':
-      raise UserError(f'{unknown[0]}: {place} runs in one process; leave it out, and start the '
-                      'command once')
     raise UserError(f'unrecognized arguments: {" ".join(unknown)}'
                     f'{_suggestion(unknown[0], options)} (see: {place} --help)')
   if overrides and not getattr(options, 'config', None):
@@ -313,7 +316,8 @@ def _add_command(parsers: 'argparse._SubParsersAction[Parser]', words: str, comm
     formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--debug', action='store_true', default=argparse.SUPPRESS,
                       help='show the traceback of user errors')
-  parser.set_defaults(verb=words, run_command=command.run, own_parser=parser)
+  parser.set_defaults(verb=words, run_command=command.run, own_parser=parser,
+                      alone=command.alone)
   command.add_options(parser)
 
 

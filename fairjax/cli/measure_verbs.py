@@ -25,7 +25,6 @@ from fairjax.cli.verb import (
   open_job,
   print_result,
   records_reader,
-  refuse_processes,
 )
 from fairjax.config import MeasureConfig
 from fairjax.errors import UserError
@@ -192,7 +191,6 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
 
 def _measure(options: argparse.Namespace) -> None:
   if options.records:
-    refuse_processes(options, 'measure --records')
     if options.config or options.workdir:
       raise UserError('measure: give --records, or --config and --workdir of a run, not both')
     _measure_records(options)
@@ -313,7 +311,7 @@ COMMANDS = {
   'measure': Command(
     _measure_options, _measure,
     example='fairjax measure --records=generations.jsonl --attribute=country --scorer=vader '
-    '--json'),
+    '--json', alone=lambda options: 'measure --records' if options.records else ''),
   'records plan': Command(_plan_options, _plan, 'how many samples an effect needs',
                           'fairjax records plan --effect=0.01 --templates=10'),
   'scorers audit': Command(

@@ -29,7 +29,6 @@ from fairjax.cli.verb import (
   open_job,
   print_result,
   records_reader,
-  refuse_processes,
 )
 from fairjax.config import DECODE_TIME_METHODS
 from fairjax.errors import UserError
@@ -68,7 +67,6 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
   if options.records:
-    refuse_processes(options, 'report --records')
     if options.config or options.workdir:
       raise UserError('report: give --records, or --config and --workdir of a run, not both')
     _report_records(options)
@@ -313,7 +311,8 @@ def _format_table(title: str, table: 'Table', lines: Sequence[str], form: str) -
 
 
 COMMANDS = {
-  'report': Command(_add_options, _run, example=f'fairjax report {RUN_OPTIONS}'),
+  'report': Command(_add_options, _run, example=f'fairjax report {RUN_OPTIONS}',
+                    alone=lambda options: 'report --records' if options.records else ''),
   'compare reports': Command(_compare_options, _compare,
                              'two reports side by side, with what noise allows to say'),
   'compare mitigations': Command(

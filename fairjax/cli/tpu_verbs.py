@@ -220,9 +220,9 @@ def _add_pairs(parser: argparse.ArgumentParser, name: str, text: str) -> None:
 def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
   """The checked specs that the options ask for: one, or one for each point of a sweep."""
   from fairjax.config_io import load_config, load_sweep
-  chips = find_accelerator(options.tpu, shape=options.topology).num_chips
+  where = find_accelerator(options.tpu, shape=options.topology)
   values = field_values(options, LaunchSpec) | {
-    'command': worker_words(options.command, options.inner, chips * options.slices),
+    'command': worker_words(options.command, options.inner, where.num_chips, options.slices),
     'labels': tuple(options.label), 'env': tuple(options.env), 'secrets': tuple(options.secret)}
   spec = check_spec(LaunchSpec(**values), options.action)
   if options.action != 'run':
@@ -242,12 +242,13 @@ def make_specs(options: argparse.Namespace) -> list[LaunchSpec]:
   return specs
 
 
-def worker_words(command: list[str], inner: argparse.Namespace | None, chips: int
+def worker_words(command: list[str], inner: argparse.Namespace | None, chips: int, slices: int
                  ) -> tuple[str, ...]:
-  """The command of the workers, with --distributed=auto if its verb can join several processes."""
+  """The command of the workers, with --distributed=auto if it can join several processes."""
   # Without it every machine of a slice would work alone, and wait for the others for ever. Some
   # hosts have four chips, so more chips may be several hosts; a group of one changes nothing.
-  joins = hasattr(inner, 'distributed') and inner.distributed is None and chips > 4
+  joins = (slices > 1 or chips > 4) and hasattr(inner, 'distributed') and (
+    inner.distributed is None and not inner.alone(inner))
   return (*command, *(['--distributed=auto'] if joins else []))
 
 
@@ -259,6 +260,14 @@ def check_command(
     raise UserError('the command after -- begins with a verb of fairjax: run, step, sample, ...')
   if inner.verb.startswith('tpu '):
     raise UserError('tpu run cannot launch itself: put the command of the workers after --')
+  if spec.several and (alone := inner.alone(inner)):
+    raise UserError(f'tpu run: {alone} runs in one process, and every machine of {spec.slices} x '
+                    f'{spec.slice.accelerator_type} would run it: run it here, or take a slice of '
+                    'one machine')
+  workdir = getattr(inner, 'workdir', None)
+  if spec.several and workdir and not workdir.startswith(('gs://', '/')):
+    raise UserError(f'tpu run: --workdir={workdir} would be another folder on every worker: take '
+                    'gs://BUCKET/DIR, or the absolute path of a shared disk')
   from fairjax.config_io import load_config, shipped_configs
   from fairjax.counterfactual import list_attributes
   from fairjax.tpu.launch.spec import config_paths, not_on_workers, option_paths

@@ -33,6 +33,8 @@ class Command(NamedTuple):
   # Whether the words after `--` are another fairjax command: `command` of the options, parsed
   # `inner` (None without words).
   takes_command: bool = False
+  # What of the options one process does alone: `measure --records`, or ''
+  alone: Callable[[argparse.Namespace], str] = lambda options: ''
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,13 +117,6 @@ def join_processes(options: argparse.Namespace) -> None:
     processes.start(options.distributed)
     # Never left: whatever this process does, a signal must end or stop the whole group.
     processes.StopSignal().installed().__enter__()
-
-
-def refuse_processes(options: argparse.Namespace, verb: str) -> None:
-  """Raises `UserError` if `--distributed` is given to a verb that one process runs alone."""
-  if options.distributed:
-    raise UserError(f'--distributed={options.distributed}: {verb} runs in one process; leave it '
-                    'out, and start the command once')
 
 
 def records_reader(options: argparse.Namespace, attributes: 'Sequence[Attribute]' = ()

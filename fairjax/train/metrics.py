@@ -170,7 +170,7 @@ class MetricWriter:
 
 
 class _Wandb:
-  """A run of Weights & Biases, in the project WANDB_PROJECT; a stage that resumes goes on with it."""
+  """A run of Weights & Biases, in WANDB_PROJECT; a stage that resumes goes on with it."""
 
   def __init__(self, wandb: Any, name: str, directory: pathlib.Path):
     folder = directory / 'tensorboard'  # which is no result

@@ -4,7 +4,6 @@
 difference before you commit it.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -152,8 +151,8 @@ def test_a_dry_run_pasted_into_bash_gives_the_same_words(tmp_path):
 def planned_words() -> list[str]:
   """The command of docs/launch.md as the plan gives it to workers."""
   words = tpu_verbs.worker_words(
-    ['run', '--config=configs/wmt19.py:train=gs://my-bucket/news.gz',
-     '--workdir=gs://my-bucket/wmt19'], argparse.Namespace(distributed=None), 16)
+    words := ['run', '--config=configs/wmt19.py:train=gs://my-bucket/news.gz',
+              '--workdir=gs://my-bucket/wmt19'], cli.parse(words), 16, 1)
   return ['fairjax', *spec(command=words).words]
 
 
@@ -205,7 +204,6 @@ def test_the_template_of_skypilot_runs_the_command_of_the_plan():
   ({'tpu': 'v3-32', 'slices': 2}, 'v3'), ({'spot': True, 'reserved': True}, '--reserved'),
   ({'internal_ip': True, 'iap': True}, '--iap'), ({'command': ()}, 'no command'),
   ({'command': ('run', 'a\0b')}, 'NUL'), ({'restarts': -1}, '--restarts'),
-  ({'command': ('run', '--workdir=runs/x')}, '--workdir=runs/x'),
   ({'command': ('run', '--workdir=gs://b/x')}, 'bucket')])
 def test_a_wrong_spec_is_refused_before_anything_is_requested(more, named):
   with pytest.raises(UserError) as e:
@@ -217,11 +215,6 @@ def test_all_faults_come_in_one_line():
   with pytest.raises(UserError) as e:
     check_spec(spec(name='X', zone='y', slices=0, command=()), 'run')
   assert all(part in str(e.value) for part in ('--name', '--zone', '--slices', 'no command'))
-
-
-def test_a_workdir_on_one_machine_may_be_local():
-  for tpu in ('v5litepod-8', 'v3-8'):
-    check_spec(spec(tpu=tpu, command=('run', '--workdir=runs/x')), 'run')
 
 
 @pytest.mark.parametrize(('words', 'named'), [
@@ -236,6 +229,13 @@ def test_a_workdir_on_one_machine_may_be_local():
   ('--tpu=v3-8 --zone=us-west4-a -- tpu list --zone=us-west4-a', 'launch itself'),
   ('--tpu=v3-8 --zone=us-west4-a --secret=NOT_SET_ANYWHERE -- doctor', 'NOT_SET_ANYWHERE'),
   ('--tpu=v3-8 --zone=us-west4-a --sweep -- doctor', '--config'),
+  *((f'--tpu={tpu} --zone=us-west4-a -- run --config=configs/quickstart.py {workdir}',
+     '--workdir=runs/x') for tpu, workdir in (
+       ('v5litepod-16', '--workdir=runs/x'), ('v5litepod-1 --slices=2', '--workdir runs/x '
+                                              '--config.mesh.slices=2'))),
+  *((f'--tpu=v5litepod-16 --zone=us-west4-a -- {verb}', 'runs in one process, and every machine')
+    for verb in ('measure --records=gs://bkt/r.jsonl --attribute=country --scorer=vader',
+                 'sample --prompts-only --attribute=country --output=gs://bkt/p.jsonl'))
 ])
 def test_a_wrong_command_costs_nothing(words, named, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
@@ -266,7 +266,7 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
   monkeypatch.chdir(ROOT)
   words = [w.replace('HERE', str(tmp_path)) for w in words]
   words += ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
-  assert cli.main(['tpu', 'run', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry_run', '--',
+  assert cli.main(['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry_run', '--',
                    *words]) == 2
   errors = capsys.readouterr().err
   assert named.replace('HERE', str(tmp_path)) in errors and errors.count('\n') == 1
@@ -283,8 +283,8 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
   ['doctor']])
 def test_files_that_workers_have_are_taken(words, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
-  workdir = ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
-  assert cli.main(['tpu', 'run', '--tpu=v5litepod-16', '--zone=us-west4-a', '--dry-run', '--',
+  workdir = ['--workdir=runs/x'] if words[0] == 'run' else []  # one machine has one such folder
+  assert cli.main(['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry-run', '--',
                    *words, *workdir]) == 0, capsys.readouterr().err
 
 
@@ -317,12 +317,18 @@ def test_every_field_that_reads_files_is_known():
   assert shipped.data.train and not list(config_paths(shipped, attributes=['country']))
 
 
-@pytest.mark.parametrize(('inner', 'chips', 'added'), [
-  ({'distributed': None}, 16, True), ({'distributed': None}, 4, False),
-  ({'distributed': 'a:1,2,0'}, 16, False), ({}, 16, False)])
-def test_commands_that_can_join_processes_do(inner, chips, added):
-  words = tpu_verbs.worker_words(['run', '--workdir=x'], argparse.Namespace(**inner), chips)
-  assert words == ('run', '--workdir=x', *(['--distributed=auto'] if added else []))
+@pytest.mark.parametrize(('command', 'chips', 'slices', 'added'), [
+  ('run --config=quickstart --workdir=x', 16, 1, True),
+  ('run --config=quickstart --workdir=x', 4, 1, False),
+  ('run --config=quickstart --workdir=x', 1, 2, True),  # two machines of a chip each
+  ('run --config=quickstart --workdir=x --distributed=a:1,2,0', 16, 1, False),
+  ('measure --config=quickstart --workdir=x', 8, 1, True),
+  ('measure --records=r --attribute=country --scorer=vader', 8, 1, False),
+  ('doctor', 16, 1, False)])
+def test_commands_that_can_join_processes_do(command, chips, slices, added):
+  words = tuple(command.split())
+  assert tpu_verbs.worker_words(list(words), cli.parse(words), chips, slices) == (
+    *words, *(['--distributed=auto'] if added else []))
 
 
 # Exit codes.

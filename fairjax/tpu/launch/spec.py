@@ -144,10 +144,6 @@ def _command_faults(spec: LaunchSpec) -> list[str]:
     faults.append('the command holds a NUL character')
   faults += [f"'{word}' names no bucket: gs://BUCKET/DIR, three letters at least"
              for word in spec.words if 'gs://' in word]
-  workdir = next((w.partition('=')[2] for w in spec.command if w.startswith('--workdir=')), None)
-  if spec.several and workdir is not None and not workdir.startswith(('gs://', '/')):
-    faults.append(f'--workdir={workdir} would be another folder on every worker: take '
-                  'gs://BUCKET/DIR, or the absolute path of a shared disk')
   return faults
 
 
