@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fairjax.errors import UserError, first_line
+from fairjax.errors import Preempted, UserError, first_line
 
 if TYPE_CHECKING:
   from multiprocessing.connection import Connection
@@ -170,6 +170,7 @@ def start(spec: str) -> None:
   global _group, _started
   import jax
   arguments: dict[str, Any] = {}
+  address = ''
   if spec != 'auto':
     try:
       address, count, index = spec.split(',')
@@ -180,10 +181,20 @@ def start(spec: str) -> None:
     except ValueError:
       raise UserError(f"--distributed='{spec}' is neither 'auto' nor HOST:PORT,COUNT,INDEX, e.g. "
                       '--distributed=10.0.0.1:8476,2,0') from None
+    if int(index) == 0:
+      _check_port(spec, int(address.rpartition(':')[2]))
+  # JAX would abort with a stack of C++, some versions with an error.
+  late = threading.Timer(START_SECONDS, end_now, (PREEMPTED, (
+    f'--distributed={spec}: the processes did not find each other within {START_SECONDS} s: start '
+    'the same command on every machine, and see that the address is reached from all')))
+  late.daemon = True
+  late.start()
   try:
     jax.distributed.initialize(
       **arguments, heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-      initialization_timeout=START_SECONDS)
+      initialization_timeout=2 * START_SECONDS)
+    _group = _Group(jax.process_index(), jax.process_count(),
+                    _ip_address(address.rpartition(':')[0]) if address else _own_address())
   except (RuntimeError, ValueError) as e:
     if spec == 'auto' and 'should be defined' in str(e):
       raise UserError(
@@ -191,11 +202,22 @@ def start(spec: str) -> None:
         'address of the first process, their number and which this is: leave --distributed out '
         'where one process works alone, or say all three: --distributed=HOST:PORT,COUNT,INDEX'
       ) from None
-    raise UserError(f'--distributed={spec}: the processes do not find each other '
+    raise Preempted(f'--distributed={spec}: the processes do not find each other '
                     f'({first_line(e)}): start the same command on every machine') from e
-  _group = _Group(jax.process_index(), jax.process_count(),
-                  _own_address() if spec == 'auto' else _ip_address(spec.rpartition(':')[0]))
+  finally:
+    late.cancel()
   _started = True
+
+
+def _check_port(spec: str, port: int) -> None:
+  """Refuses the port of another program, at which JAX crashes without a word."""
+  with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      probe.bind(('', port))
+    except (OSError, OverflowError) as e:
+      raise UserError(f'--distributed={spec}: port {port} of this machine cannot be taken ({e}): '
+                      'name another one, in all processes') from None
 
 
 def _ip_address(host: str) -> str:

@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -232,6 +233,28 @@ def test_a_term_that_comes_twice_in_a_moment_is_one(repository):
 def test_a_bad_group_is_one_line(spec):
   with pytest.raises(UserError, match='HOST:PORT,COUNT,INDEX'):
     processes.start(spec)
+
+
+def test_a_port_of_another_program_is_refused():
+  with socket.create_server(('', 0)) as other:
+    with pytest.raises(UserError, match='cannot be taken .*in use'):
+      processes.start(f'127.0.0.1:{other.getsockname()[1]},2,0')
+
+
+LATE = """
+import sys
+from fairjax import processes
+processes.START_SECONDS = 2
+processes.start(sys.argv[1])
+"""
+
+
+def test_processes_that_do_not_come_are_one_line_and_may_come_again(repository):
+  address = free_address()
+  for code, _, error in ends(start_group([['-c', LATE, f'{address},3,{i}'] for i in (0, 1)],
+                                         repository)):
+    assert code == processes.PREEMPTED and error.count('\n') == 1, error
+    assert 'did not find each other within 2 s: start the same command' in error
 
 
 def test_a_process_alone_agrees_with_itself():

@@ -226,7 +226,9 @@ QUOTA_PROJECT = ('ERROR: PERMISSION_DENIED: The tpu.googleapis.com API requires 
    'is disabled. reason: SERVICE_DISABLED', 'gcloud services enable tpu.googleapis.com'),
   ('ERROR: (gcloud.x) FAILED_PRECONDITION: This API method requires billing to be enabled.',
    'gcloud billing projects link'),
-  ('ERROR: (gcloud.x) The required property [project] is not currently set.', '--project=ID')])
+  ('ERROR: (gcloud.x) The required property [project] is not currently set.', '--project=ID'),
+  ('ERROR: (gcloud.x) Error parsing [queued_resource].\nThe [queued_resource] resource is not '
+   'properly specified.\nFailed to find attribute [project].', '--project=ID')])
 def test_what_an_account_lacks_is_recognised(error, remedy):
   assert remedy in denied(error) and not is_limit(error)
 
@@ -261,6 +263,13 @@ def test_permission_denied_by_a_worker_that_boots_is_tried_again(cloud):
   fake.write_text(fake.read_text().replace(
     'ERROR: [/usr/bin/ssh] exited', 'root@w: Permission denied (publickey). exited'))
   assert cloud.launch() == 0
+
+
+def test_a_slice_that_gcloud_leaves_out_is_no_success(cloud):
+  cloud.world([['ACTIVE']], skips=4, hosts=('s0-w-0', 's1-w-0'))
+  assert cloud.launch(specs=[spec(tpu='v5litepod-4', slices=2)]) == 0
+  assert [call[3] for call in cloud.calls()].count('scp') == 4 and cloud.pauses == [2, 4, 8]
+  assert (cloud.folder / 'hosts/s1-w-0/tries').read_text() == '1\n'
 
 
 def test_an_answer_without_a_state_is_asked_for_again_and_deletes_nothing(cloud):

@@ -75,6 +75,10 @@ class StepFailed(Exception):
     self.step, self.result, self.shown = step, result, shown
 
 
+# gcloud's words for slices that it cannot reach; it goes on with the others, and ends with code 0.
+_LEFT_OUT = 'Could not prepare all'
+
+
 def backoff_seconds(attempt: int, *, first: float = 2) -> float:
   """Pause before another try: 2, 4, 8, ... at most 60 seconds."""
   return min(first * 2 ** attempt, 60)
@@ -107,6 +111,8 @@ class Executor:
     # Code 2 is never repeated (the words are wrong), nor is what the account cannot do.
     for attempt in range(step.tries):
       result = self._once(step.argv, quiet=quiet)
+      if step.remote and _LEFT_OUT in result.errors:
+        result = result._replace(code=result.code or 255)
       if result.code == 0 and readable(result.output):
         return result
       if any(text in result.errors for text in step.done_if):
@@ -181,8 +187,8 @@ _DENIED = [(re.compile(pattern, re.I), remedy) for pattern, remedy in (
    '--billing-account=ACCOUNT'),
   ('reauth|invalid_grant|expired or revoked|UNAUTHENTICATED|gcloud auth login|active account|'
    'valid credentials|default credentials', 'log in again: gcloud auth login'),
-  (r'property \[(core/)?project\]|project .*(does not exist|not found|deleted)|CONSUMER_INVALID',
-   'name a project that is there: --project=ID'),
+  (r'(property|attribute) \[(core/)?project\]|project .*(does not exist|not found|deleted)|'
+   'CONSUMER_INVALID', 'name a project that is there: --project=ID'),
   (r'PERMISSION_DENIED|have permission|permission .*(denied|required)|required .*permission|'
    r'forbidden|HTTPError 403|not authorized|unauthorized',
    'let an owner of the project give the account the roles roles/tpu.admin and '
