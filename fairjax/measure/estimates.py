@@ -251,8 +251,8 @@ class SampleScores:
       templates: `[M]` labels; default 0, 1, ...
 
     Raises:
-      UserError: see the class; also `coupled` with values of unequal n, or other values in another
-        template.
+      UserError: see the class; also another shape, `coupled` with values of unequal n, or other
+        values in another template.
       ValueError: names that do not agree with the scores in number.
 
     >>> SampleScores.from_arrays({'Chile': [0.1, 0.5], 'Iraq': [0.2, 0.9]}).values
@@ -268,8 +268,14 @@ class SampleScores:
           raise UserError(f'template {template!r} has the values {", ".join(map(str, row))} where '
                           f'others have {", ".join(map(str, values))}: every value is needed')
       scores = [[row[v] for v in values] for row in scores.values()]
-    rows = [scores] if np.ndim(scores[0][0]) == 0 else scores
-    arrays = tuple(tuple(np.asarray(x, np.float64).reshape(-1) for x in row) for row in rows)
+    try:
+      rows = [scores] if np.ndim(scores[0][0]) == 0 else scores
+      arrays = tuple(tuple(np.asarray(x, np.float64) for x in row) for row in rows)
+    except (LookupError, TypeError, ValueError):
+      arrays = ()
+    if not arrays or any(x.ndim != 1 for row in arrays for x in row):
+      raise UserError('scores must be numbers of the shape [A, n] or [M, A, n]: of n samples, A '
+                      'values and M templates')
     count = len(arrays[0])
     if any(len(row) != count for row in arrays):
       raise UserError('every template needs the same number of values, not '

@@ -106,6 +106,9 @@ def test_scorer_outside_the_range_is_refused():
   nan.score = lambda texts: np.array([np.nan])
   with pytest.raises(UserError, match='gave nan'):
     score_texts(['x'], nan)
+  nan.score = lambda texts: [{'label': 'POSITIVE', 'score': 0.9} for _ in texts]
+  with pytest.raises(UserError, match='POSITIVE.* for 1 texts: give a list of numbers'):
+    score_texts(['x'], nan)
 
 
 def test_scored_text_can_hold_the_prefix():

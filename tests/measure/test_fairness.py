@@ -189,6 +189,7 @@ def test_arrays_of_every_shape_give_the_same_numbers():
 @pytest.mark.parametrize(('scores', 'message'), [
   ([[0.1, float('nan')], [0.2, 0.3]], "value 'v0': score 2 is nan"),
   ([[0.1, 0.5], [-0.4, 0.3]], r'score 1 is -0.4.*use \(s \+ 1\) / 2'),
+  ([], 'shape'), (np.zeros((1, 2, 3, 4)), 'shape'), ([['a'], ['b']], 'shape'),
   ([[0.1]], 'at least 2'), ([[0.1], []], 'template 0 has no sample of: v1'),
   ({0: {'a': [0.1], 'b': [0.2]}, 1: {'a': [0.1], 'c': [0.2]}}, 'every value is needed'),
   ([[[0.1], [0.2]], [[0.1], [0.2], [0.3]]], 'same number of values'),

@@ -112,7 +112,12 @@ def text_digest(text: str) -> bytes:
 
 def _checked(scorer: Scorer, texts: list[str]) -> list[float]:
   """Scores of the texts; they must be one a text, in [0, 1]."""
-  scores = np.asarray(scorer.score(texts), np.float64)
+  given = scorer.score(texts)
+  try:
+    scores = np.asarray(given, np.float64)
+  except (TypeError, ValueError):
+    raise UserError(f'scorer {scorer.name} returned {str(given)[:60]} for {len(texts)} texts: give '
+                    'a list of numbers in [0, 1]') from None
   if scores.shape != (len(texts),):
     raise UserError(f'scorer {scorer.name} returned shape {scores.shape} for {len(texts)} texts')
   wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))
