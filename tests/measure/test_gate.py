@@ -1,5 +1,6 @@
 """The gate: its verdicts by simulation, pairing, the command and its exit codes."""
 
+import dataclasses
 import json
 from xml.etree import ElementTree
 
@@ -49,18 +50,25 @@ def test_simulated_gates_err_as_documented(kind, coupled):
     assert sum(errs) <= most
 
 
-@pytest.mark.parametrize('coupled', [False, True])
-def test_chance_is_taken_off_where_n_or_coupling_differs(coupled):
+def test_only_as_many_samples_count_as_both_files_have():
   rng = np.random.default_rng(6)
-  few, other = SampleScores.from_arrays(rng.random((3, 40))), rng.random((3, 4000))
-  if coupled:  # as few, equal for all values
-    other = np.tile(rng.random(40), (3, 1))
-  found = compare_fairness(few, SampleScores.from_arrays(other, coupled=coupled), margin=0.05,
-                           permutations=50)
-  assert found.new - found.old > 0.05  # of the floors
-  assert found.difference == pytest.approx(
-    found.new - found.new_null_mean - found.old + found.old_null_mean, abs=1e-15)
-  assert abs(found.difference) < 0.03
+  few, many = rng.random((2, 3, 40)), rng.random((2, 3, 100))
+  free, unequal = SampleScores.from_arrays(few), [list(row) for row in many]
+  unequal[1][2] = many[1, 2, :40]
+  found = compare_fairness(free, SampleScores.from_arrays(unequal), margin=0.05, permutations=9)
+  cut = compare_fairness(free, SampleScores.from_arrays(many[..., :40]), margin=0.05,
+                         permutations=9)
+  assert (found.left_out, cut.left_out, found.samples) == (300, 0, 40)
+  assert dataclasses.replace(found, left_out=0) == cut and '300 samples' in found.sentence()
+  numbers = np.arange(0, 80, 2)  # of few
+  coupled = [SampleScores.from_arrays(x, coupled=True) for x in (few, many)]
+  coupled[0] = dataclasses.replace(coupled[0], sample_ids=((numbers,) * 3,) * 2)
+  paired = compare_fairness(*coupled, margin=0.05, permutations=9)
+  same = compare_fairness(*(SampleScores.from_arrays(x, coupled=True) for x in (
+    few, many[..., numbers])), margin=0.05, permutations=9)
+  assert paired.paired and dataclasses.replace(paired, left_out=0) == same
+  with pytest.raises(UserError, match='sample both alike'):
+    compare_fairness(free, coupled[1], margin=0.05)
 
 
 def test_the_named_number_of_samples_tells():
