@@ -188,11 +188,6 @@ class Corpus:
     self.directory = pathlib.Path(directory)
     self._builder: TfdsDataset | None = None
 
-  @property
-  def is_tfds(self) -> bool:
-    """Whether a TFDS dataset holds the documents."""
-    return self.data.source in TFDS_SOURCES
-
   def texts(self, split: str, counts: collections.Counter | None = None) -> Iterator[str]:
     """Documents of a split in their order, read anew; `counts` is that of `read_documents`."""
     found = self._source_texts(split, counts)
@@ -202,7 +197,7 @@ class Corpus:
     data = self.data
     if data.source in PLANTED_SOURCES:
       return iter(self._planted(self._planted_number(split), SPLITS.index(split)))
-    if self.is_tfds:
+    if data.source in TFDS_SOURCES:
       with without_native_lines():
         from fairjax.data.tfds_wikitext import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
@@ -219,7 +214,7 @@ class Corpus:
       return None
     if data.source in PLANTED_SOURCES:
       return self._planted_number(split)
-    if self.is_tfds:
+    if data.source in TFDS_SOURCES:
       return self.tfds_dataset().sizes[split]
     return getattr(self.holdout(), split) if data.holdout else None
 
@@ -293,7 +288,7 @@ class Corpus:
       inputs['max_line_bytes'] = data.max_line_bytes
     if data.holdout:
       inputs['holdout'] = list(data.holdout)
-    if self.is_tfds:
+    if data.source in TFDS_SOURCES:
       files = self.tfds_dataset().files
     else:
       files = {split: list_files(getattr(data, split))

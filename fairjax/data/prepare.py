@@ -36,6 +36,7 @@ from fairjax.config import (
   FILE_SOURCES,
   MACHINE_FIELDS,
   PLANTED_SOURCES,
+  TFDS_SOURCES,
   WIKITEXT_SOURCES,
   Config,
   DataConfig,
@@ -281,7 +282,7 @@ def prepare_data(
 def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
              log: Callable[[str], None]) -> PreparedData:
   directory = corpus.directory
-  if corpus.is_tfds:
+  if corpus.data.source in TFDS_SOURCES:
     corpus.tfds_dataset(log)
   inputs = check_inputs(directory, lambda saved: _describe_inputs(corpus, given, saved))
   if corpus.data.holdout and not (directory / 'holdout' / 'holdout.json').is_file():

@@ -194,9 +194,6 @@ class EncodedChunks:
       self.documents[row:row + len(table), 0] += start
       row += len(table)
 
-  def __len__(self) -> int:
-    return int(self._starts[-1])
-
   def __getitem__(self, part: slice) -> np.ndarray:
     """Tokens [start, stop) of one document; they are in one chunk."""
     index = int(np.searchsorted(self._starts, part.start, side='right')) - 1

@@ -38,14 +38,6 @@ def sources(folder, **changes):
   return check_sources(config(folder, **changes))
 
 
-def test_good_files_have_no_problem(folder):
-  found = sources(folder)
-  assert found.problems == []
-  assert found.counts['train'] == {
-    'documents': 3, 'files': 1, 'lines': 3, 'words': 12, 'repeated': 0}
-  assert found.counts['test']['in_train'] == 2
-
-
 def test_every_irregularity_is_counted_and_every_broken_line_named(folder):
   lines = [b'\xef\xbb\xbfone', b'two\r', b'', b'th\0ree\0', b'f\xffour',
            'fi\ufffdve\ufffd'.encode(), b'one', b'x' * 300, b'one', b'y' * 300 + b'\r', b'z' * 200]
@@ -152,6 +144,8 @@ def test_the_verb(folder, prepared, capsys):
   assert main([*options, '--json']) == 2
   found = json.loads(capsys.readouterr().out)['documents']
   assert len(found['problems']) == 1 and found['counts']['train']['broken_lines'] == 1
+  assert found['counts']['test'] == {'documents': 3, 'files': 1, 'lines': 3, 'words': 12,
+                                     'repeated': 0, 'in_train': 2}
   assert main(['step', 'check-data', f'--workdir={folder / "run"}']) == 2
   shown = capsys.readouterr().out
   assert '[prepared] PROBLEM ' in shown and shown.endswith('1 problem(s)\n')

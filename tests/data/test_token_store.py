@@ -296,7 +296,6 @@ def test_chunks_hold_every_document(pieces, small_chunks, tmp_path):
   for text, start, row in zip(DOCUMENTS, starts, encoded.documents.tolist(), strict=True):
     assert encoded[start:row[0]].tolist() == [*pieces.encode(text), pieces.eos_id]
     assert row[1:] == [len(text.split()), len(text.encode()), DOCUMENTS.index(text, row[3])]
-  assert len(encoded) == encoded.documents[-1, 0]
   assert len(list(tmp_path.glob('*.npz'))) > 5
 
 
