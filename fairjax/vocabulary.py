@@ -223,7 +223,7 @@ PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 _NO_DUMMY_PREFIX = b'\x1a\x02\x18\x00'
 _SPACE = '\u2581'
 _STEPS = 256  # scores are multiples of 1 / _STEPS
-_CACHED_WORDS = 1 << 17
+_CACHED_WORDS, _CACHED_CHARACTERS = 1 << 17, 64  # without spaces a word may be a document
 SPECIAL_WORDS = ('<pad>', '<eos>', '<unk>')
 
 
@@ -370,7 +370,7 @@ class _Words(dict):
 
   def __missing__(self, word: str) -> list[int]:
     ids = self._encode(word)
-    if len(self) < _CACHED_WORDS:
+    if len(self) < _CACHED_WORDS and len(word) <= _CACHED_CHARACTERS:
       self[word] = ids
     return ids
 

@@ -216,6 +216,8 @@ def test_long_lines_and_rare_texts_are_trained_on(tmp_path):
   # In a text without spaces their sign is among the rarest characters, and never bytes.
   vocabulary = train_sentencepiece(['日本語の文章' * 600], size=300, directory=tmp_path)
   assert vocabulary.decode(vocabulary.encode('日本 語')) == '日本 語'
+  known = len(vocabulary._words)  # whole documents are not kept
+  assert vocabulary.encode('日' * 65) and len(vocabulary._words) == known
   # It also leaves out lines with U+2585.
   vocabulary = train_sentencepiece(['Ω ▅'], size=300, directory=tmp_path)
   assert len(vocabulary.encode('Ω')) <= 2 and vocabulary.decode(vocabulary.encode('Ω ▅')) == 'Ω ▅'

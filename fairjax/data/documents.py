@@ -427,7 +427,8 @@ _ABBREVIATION = re.compile(
   r'(?:^|[\s("“\'])(?:Mr|Mrs|Ms|Dr|Prof|Rev|Hon|Gen|Col|Lt|Sgt|Capt|Maj|Gov|Sen|Rep|St|Mt|Ft|No|Nos|'
   r'vs|etc|e\.g|i\.e|cf|al|ca|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Inc|Ltd|Co|Corp|'
   r'[A-Z](?:\.[A-Z])*) ?\.$')
-_HEADING = re.compile(r'(=(?: =)*) .* \1')
+_REACH = 40
+_HEADING = re.compile(r'(=(?: =){0,9}) .* \1')
 
 
 def split_sentences(document: str) -> list[str]:
@@ -443,7 +444,8 @@ def split_sentences(document: str) -> list[str]:
       continue
     start = 0
     for border in _BORDER.finditer(line):
-      if not _ABBREVIATION.search(line[start:border.start() + 1]):
+      # No more than what may hold an abbreviation: a line may be a document with thousands of them.
+      if not _ABBREVIATION.search(line[max(start, border.start() - _REACH):border.start() + 1]):
         sentences.append(line[start:border.start(1)].strip())
         start = border.end()
     sentences.append(line[start:].strip())

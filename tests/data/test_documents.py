@@ -121,6 +121,9 @@ def test_files_and_patterns(tmp_path):
   ('= Rome =\nIt grew .\n= = Old = =\nThe end . Really ?',
    ['It grew .', 'The end .', 'Really ?']),
   ('One line\nand another', ['One line', 'and another']),
+  # Long lines take no more than a time that is proportional to them.
+  pytest.param('Mr. J. ' * 100_000 + 'Ray. So.', ['Mr. J. ' * 100_000 + 'Ray.', 'So.'], id='names'),
+  pytest.param('= ' * 100_000 + 'x', ['= ' * 100_000 + 'x'], id='signs'),
   ('', []),
 ])
 def test_sentences(document, sentences):
