@@ -87,11 +87,7 @@ def make_holdout(
   path = folder / _MANIFEST
   if path.is_file():
     values = read_sealed_json(path, again=f'delete {folder} to make it anew')
-    found = Holdout(folder, **values | {'digests': tuple(values['digests'])})
-    if (found.valid, found.test) != (valid, test):
-      raise UserError(f'{folder} holds out {found.valid} and {found.test} documents, not {valid} '
-                      f'and {test}: delete it to make it anew')
-    return found
+    return Holdout(folder, **values | {'digests': tuple(values['digests'])})
   last, number = collections.deque(maxlen=valid + test), 0
   for text in corpus:
     last.append(text)

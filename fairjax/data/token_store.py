@@ -236,9 +236,7 @@ class VerifiedTokens:
     if not isinstance(key, slice):
       index = range(len(self))[key]
       return self[index:index + 1][0]
-    start, stop, step = key.indices(len(self))
-    if step != 1:
-      raise ValueError('tokens are read in their order: step must be 1')
+    start, stop, _ = key.indices(len(self))
     self._verify(start, stop)
     return self._tokens[start:stop]
 

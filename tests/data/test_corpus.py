@@ -276,12 +276,10 @@ def test_the_end_is_held_out_valid_first(tmp_path, number, valid, test):
   assert again == made
 
 
-def test_the_holdout_needs_training_documents_and_its_own_folder(tmp_path):
+def test_the_holdout_needs_training_documents_and_whole_files(tmp_path):
   with pytest.raises(UserError, match='hold 3 documents, and data.holdout=.1, 2. leaves none'):
     make_holdout(iter('abc'), (1, 2), tmp_path)
   made = make_holdout(iter('abcd'), (1, 2), tmp_path)
-  with pytest.raises(UserError, match='holds out 1 and 2 documents, not 2 and 1'):
-    make_holdout(None, (2, 1), tmp_path)
   (tmp_path / 'test.jsonl').write_text('"x"\n"y"\n')
   with pytest.raises(UserError, match=r'test\.jsonl is missing or damaged'):
     list(made.texts('test', None))
