@@ -22,10 +22,6 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
                       help='also check against word lists of a scorer')
 
 
-def _add_config_options(parser: argparse.ArgumentParser) -> None:
-  add_shared(parser, 'config', required=True)
-
-
 def _list_attributes(options: argparse.Namespace) -> None:
   from fairjax.counterfactual import list_attributes, load_attribute
   from fairjax.counterfactual.attributes import list_crossed
@@ -225,7 +221,8 @@ COMMANDS = {
     _add_check_options, _check_attribute, 'what is wrong with an attribute',
     'fairjax attributes check country'),
   'step config': Command(
-    _add_config_options, _config, 'show every field of a configuration with type and documentation',
+    lambda parser: add_shared(parser, 'config', required=True), _config,
+    'show every field of a configuration with type and documentation',
     'fairjax step config --config=configs/quickstart.py --config.lm.steps=100'),
   'doctor': Command(_add_options, doctor, example='fairjax doctor'),
 }

@@ -101,19 +101,12 @@ class Bullets:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of plain texts.
+  """A table of plain texts."""
 
-  Attributes:
-    header: `[C]` names of the columns.
-    rows: `[R][C]` cells.
-    text_columns: how many of the first columns are words; the others align right.
-    title: above it; empty where the heading says it.
-  """
-
-  header: Sequence[str]
-  rows: Sequence[Sequence[str]]
-  text_columns: int = 1
-  title: str = ''
+  header: Sequence[str]  # [C] names of the columns
+  rows: Sequence[Sequence[str]]  # [R][C] cells
+  text_columns: int = 1  # how many of the first columns are words; the others align right
+  title: str = ''  # above it; empty where the heading says it
 
   def markdown(self) -> str:
     """The table as Markdown; words are escaped, numbers stay readable."""

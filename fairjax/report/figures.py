@@ -39,24 +39,23 @@ STYLE = {
 def plot_fairness(
   path: str | os.PathLike, *, models: Sequence[str], methods: Sequence[str],
   estimates: Mapping[str, Mapping[str, Sequence[Mapping[str, Any] | None]]],
-  row_word: str = 'scorer ',
 ) -> list[pathlib.Path]:
   """Bars of individual and group fairness per model, with floors (Fig. 4, H-30).
 
   Each bar has a hatched band from 0 to its own floor, with a line at what is expected by chance: a
   bar that ends within its band shows no detectable bias. Whiskers are one standard error.
-  `estimates`: scorer (a row of panels; `row_word` stands before its name) -> title of a panel ->
-  per model the dictionary of an `Estimate`, or None where it was not measured.
+  `estimates`: title of a row of panels -> title of a panel -> per model the dictionary of an
+  `Estimate`, or None where it was not measured.
   """
   colours = _colours(methods)
   panels = list(dict.fromkeys(p for row in estimates.values() for p in row))
   width = max(3.4, 0.62 * len(models) + 1.2)
   with drawing(len(estimates), len(panels), width * len(panels), 2.5 * len(estimates) + 0.9
                ) as (figure, axes):
-    for row, (scorer, by_panel) in zip(axes, estimates.items(), strict=True):
+    for row, (title, by_panel) in zip(axes, estimates.items(), strict=True):
       for axis, panel in zip(row, panels, strict=True):
         _fairness_panel(axis, by_panel.get(panel, [None] * len(models)), models, methods, colours)
-        axis.set_title(f'{panel}, {row_word}{plain(scorer)}')
+        axis.set_title(f'{panel}, {plain(title)}')
       row[0].set_ylabel('Wasserstein-1 distance')
     handles, labels = _floor_legend()
     figure.legend(handles, labels, loc='outside lower center', ncols=3, frameon=False)

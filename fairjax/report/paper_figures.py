@@ -117,7 +117,7 @@ def plot_improvements(
         FAIRNESS[m]: [by_name[n].estimate(scorer, m) if n in by_name else None for n in models]
         for m in measures}
   return plot_fairness(path, models=list(models), methods=list(models.values()),
-                       estimates=estimates, row_word='')
+                       estimates=estimates)
 
 
 def plot_relevance(

@@ -281,8 +281,8 @@ def _draw(
       directory / 'values', rows=[row for row in rows if row.measures], scorers=scorers,
       errors={name: found.errors for name, found in distributions.items()})
     draw('Mean score of each value (0 negative, 1 positive) with its 95 % interval', files)
-    estimates = {s: {label: [row.estimate(s, m) for row in rows] for m, label in FAIRNESS.items()}
-                 for s in scorers}
+    estimates = {f'scorer {s}': {label: [row.estimate(s, m) for row in rows]
+                                 for m, label in FAIRNESS.items()} for s in scorers}
     draw('Individual and group fairness with floors', figures.plot_fairness(
       directory / 'fairness', models=[row.name for row in rows],
       methods=[row.method for row in rows], estimates=estimates))

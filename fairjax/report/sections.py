@@ -560,12 +560,10 @@ def audit_lines(audit: Mapping[str, Any]) -> list[str]:
                    f"texts; highest less lowest score of a text, on average {bias['range']:.4f}.")
     words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
     lines.append(f"Sensitive words in the lexicon of {name}: {words or 'none'}.")
-    if 'truncated_texts' in scorer:
-      lines.append(f"{name} reads only the beginning of {scorer['truncated_texts']:,} of the "
-                   f"{counts['texts']:,} texts, which are longer than its model.")
-    if 'truncated_swaps' in scorer:
-      lines.append(f"{name} reads only the beginning of {scorer['truncated_swaps']:,} of the "
-                   f"{counts['frames'] * values:,} swapped texts, which are longer than its model.")
+    lines += [f'{name} reads only the beginning of {scorer[key]:,} of the {of:,} {what}, which are '
+              'longer than its model.' for key, of, what in (
+                ('truncated_texts', counts['texts'], 'texts'),
+                ('truncated_swaps', counts['frames'] * values, 'swapped texts')) if key in scorer]
   return lines
 
 

@@ -1,7 +1,6 @@
 """Bad inputs, one of each kind: exit code 2 and one line that says what is wrong and where."""
 
 import base64
-import hashlib
 import json
 import pathlib
 import sys
@@ -48,12 +47,6 @@ def records(change=lambda rows: None) -> str:
   return ''.join(json.dumps(row) + '\n' for row in change(rows) or rows)
 
 
-def sealed(**values) -> str:
-  """JSON with its SHA-256, as `fairjax.files.write_sealed_json` writes it."""
-  text = json.dumps(values, sort_keys=True)
-  return json.dumps(values | {'sha256': hashlib.sha256(text.encode()).hexdigest()})
-
-
 def config_py(body: str) -> dict[str, str]:
   return {'x.py': 'from fairjax.config_io import default_config_dict\n\n\n'
                   f'def get_config(arg):\n  {body}\n'}
@@ -63,7 +56,6 @@ MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 CONVERT = 'records convert --output=DIR/o.jsonl --attribute=country --from='
 SHOW = f'step config {QUICK}'
 CDA = 'gender cda --input=DIR/in.txt --output=DIR/out.txt'
-FAIR = 'gender subspace'
 LIPSCHITZ = 'gender lipschitz --records=DIR/r.jsonl'
 LAUNCH = 'tpu run --tpu=v3-128 --zone=us-east1-d --dry_run'
 MASKED = 'models masked-lm --data=DIR/t.txt --workdir=DIR/w'
@@ -80,7 +72,6 @@ SECTIONS = {
     Case('an action that does not exist', 'step trian', "did you mean 'train'"),
     Case('no action', 'step', 'needs an action: config, data, check-data, train, score'),
     Case('an option that does not exist', f'run {QUICK} --workdir=DIR/w --wrkdir=x', '--wrkdir'),
-    Case('an option that is missing', f'run {QUICK}', '--workdir'),
   ],
   'Config files': [
     Case('an error while it runs', 'step config --config=DIR/x.py', "x.py:5: KeyError: 'a'",
@@ -139,8 +130,6 @@ SECTIONS = {
     Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
   ],
   'Generations of any model': [
-    Case('a file that sampling has not finished', MEASURE, 'is not complete: repeat the command', {
-      'r.jsonl': records(), 'r.manifest.json': sealed(identity={}, complete=False)}),
     Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
          {'r.jsonl': records()}),
     Case('measures in the place of the records', MEASURE + ' --output=DIR/r.jsonl',
@@ -195,7 +184,6 @@ SECTIONS = {
     Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
          'r/paper cannot be written', {'r': ''}),
     Case('an output that a shell lost', 'compare paper --figure=2 --output=', 'it is empty'),
-    Case('a log that is not there', CONVERT + 'inspect --records=DIR/l.json', 'not found'),
   ],
   'Scorers and lexicons': [
     Case('a service that is no host', MEASURE.replace('vader', 'google')
@@ -205,7 +193,6 @@ SECTIONS = {
          'is no address'),
   ],
   'Fair generation': [
-    Case('no embeddings', FAIR, '--embeddings'),
     Case('a distance that does not exist', f'{LIPSCHITZ} --bias=vader --distance=jacard',
          "did you mean 'jaccard'", {'r.jsonl': records()}),
     Case('pairs for no embedding', f'{LIPSCHITZ} --bias=vader --pairs=DIR/p',
@@ -218,7 +205,6 @@ SECTIONS = {
   'Fine-tuning and resilience': [
     Case('more frozen layers than there are', f'{TUNE} --freeze=none,9',
          "'9' is not none, embedding, all, or a number of layers from 1 to 3", STS),
-    Case('no restart', f'{TUNE} --restarts=0', '--restarts', STS),
     Case('re-learning by the baseline',
          'models relearn --workdir=DIR/w --name=baseline --output=DIR/o',
          'has no reduction that it could lose'),
@@ -227,8 +213,6 @@ SECTIONS = {
     Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
     Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belongs to --cda=one'),
     Case('sizes of a checkpoint', MASKED + ' --init=DIR --layers=4', '--layers is of a new model'),
-    Case('processes of another action', 'gender corpus --output=DIR/c --distributed',
-         'runs in one process'),
     Case('shares that are no numbers', 'gender pronouns --model=DIR --shares=DIR/s.tsv',
          's.tsv:2', {'s.tsv': 'occupation\tbls_pct_female\nbaker\tmany\n'}),
   ],
@@ -243,8 +227,6 @@ SECTIONS = {
          {'a.yaml': 'name: a\nvaleus: [b]\n'}),
   ],
   'Launching': [
-    Case('an accelerator that does not exist', LAUNCH.replace('v3-128', 'v3-100'),
-         'v3-128'),
     Case('the value of a secret', LAUNCH + ' --env=HF_TOKEN=value', 'would show a secret'),
   ],
   'Other models': [
@@ -257,9 +239,6 @@ SECTIONS = {
          'holds list, not an object', {'a.json': '[1, 2]'}),
     Case('two kinds of models',
          f'models import {QUICK} --workdir=DIR/w --from=DIR --words=DIR/w.txt', 'not both'),
-    Case('a topology that does not exist', 'tpu compile --config=configs/quickstart.py'
-         ' --topology=v9:8',
-         'v9:8'),
   ],
 }
 CASES = [pytest.param(case, id=f'{section}: {case.what}')

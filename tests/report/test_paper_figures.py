@@ -78,18 +78,6 @@ def test_figure_2_has_the_distances_of_the_paper(drawn):
   assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(1, abs=1e-4)
 
 
-def test_figures_4_5_and_7_have_a_row_a_corpus(rows, drawn):
-  paper_figures.plot_improvements('x', corpora={'WMT-19': rows, 'WikiText-103': rows[:2]},
-                                  scorers=['vader'])
-  axes = drawn[0].axes
-  assert [a.get_title() for a in axes] == [
-    'I.F., WMT-19, scorer vader', 'G.F., WMT-19, scorer vader',
-    'I.F., WikiText-103, scorer vader', 'G.F., WikiText-103, scorer vader']
-  for axis, measure in zip(axes[:2], paper_figures.FAIRNESS, strict=True):
-    assert heights(axis) == [r.estimate('vader', measure)['value'] for r in rows]
-  assert len(heights(axes[2])) == 2  # the other models of WMT-19 were not measured there
-
-
 def test_figure_6_puts_every_model_at_its_numbers(rows, drawn):
   paper_figures.plot_relevance('x', attributes={'Job': rows, 'Other': rows[:3]}, scorer='opinion')
   first, second = drawn[0].axes
