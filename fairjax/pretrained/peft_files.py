@@ -111,6 +111,8 @@ class Adapter:
                         f'{self.base}: it is of another base, or of another kind than LoRA; merge '
                         'it with peft')
       pairs.setdefault(module, {})[match[2]] = tensor.whole().astype(np.float32)
+    if not pairs:
+      raise UserError(f'{self.directory} has no adapter in {WEIGHTS}: save it again')
     found = dict(tensors)
     for name, ours in names.items():
       if pair := pairs.get(ours or ''):
@@ -120,17 +122,21 @@ class Adapter:
   def _added(self, tensor: Stored, pair: Mapping[str, np.ndarray], name: str, turned: bool
              ) -> Stored:
     """One tensor with its pair."""
-    if pair.keys() != {'A', 'B'}:
+    if sorted((which, x.ndim) for which, x in pair.items()) != [('A', 2), ('B', 2)]:
       raise UserError(f'{self.directory} has half an adapter of {name}: copy the folder again')
     a, b = pair['A'], pair['B']
     left, right = (a.T, b.T) if turned else (b, a)
     if (len(left), right.shape[1]) != tensor.shape or left.shape[1] != len(right):
       raise UserError(f'{self.directory} is of another base than {self.base}: {name} has shape '
                       f'{tensor.shape} there, {(len(left), right.shape[1])} here')
-    alpha = next((value for key, value in (self.config.get('alpha_pattern') or {}).items()
-                  if re.match(rf'(.*\.)?({key})$', name.removesuffix('.weight'))),
-                 self.config['lora_alpha'])
-    scale = alpha / (len(a) ** 0.5 if self.config.get('use_rslora') else len(a))
+    try:
+      alpha = next((value for key, value in (self.config.get('alpha_pattern') or {}).items()
+                    if re.match(rf'(.*\.)?({key})$', name.removesuffix('.weight'))),
+                   self.config['lora_alpha'])
+      scale = alpha / (len(a) ** 0.5 if self.config.get('use_rslora') else len(a))
+    except (AttributeError, TypeError, re.error) as e:
+      raise UserError(f'{self.directory / CONFIG}: alpha_pattern gives {name} no number ({e})'
+                      ) from None
 
     def read(index):
       rows, columns = index
@@ -152,6 +158,9 @@ def read_adapter(directory: pathlib.Path) -> Adapter:
   if others:
     raise UserError(f'{head} with {others[0]}={config[others[0]]!r}, which is not W + s B A: merge '
                     'it with peft (merge_and_unload)')
+  if not (directory / WEIGHTS).is_file():
+    raise UserError(f'{head}, and holds no {WEIGHTS}: download it again, or save it with '
+                    'safe_serialization=True (a pickle, adapter_model.bin, is not read)')
   there = next((p for p in (pathlib.Path(name), directory / name)
                 if name and p.exists() and not p.samefile(directory)), None)
   if there is None and not re.fullmatch(r'\w[\w.-]*/[\w.-]+', name):

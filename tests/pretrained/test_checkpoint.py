@@ -227,6 +227,8 @@ def test_a_cache_folder_with_several_snapshots_names_them(tmp_path):
 @pytest.mark.parametrize(('files', 'message'), [
   ({'adapter_config.json': '{"peft_type": "LORA", "base_model_name_or_path": "gpt2", "r": 8}',
     'adapter_model.safetensors': ''}, r'is an adapter \(LORA\) of gpt2, .*: merge it'),
+  ({'adapter_config.json': '{"peft_type": "LORA", "lora_alpha": 8}', 'adapter_model.bin': ''},
+   'holds no adapter_model.safetensors: .*pickle'),
   ({'model-q4.gguf': ''}, 'model-q4.gguf is a GGUF file: give the file itself, '),
   ({'checkpoint-5/config.json': '{}'}, 'checkpoint-5 holds one: give the folder of the model'),
   ({'README.md': ''}, 'config.json: No such file or directory: a model directory holds'),
