@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fairjax.errors import UserError
 from fairjax.pretrained.batch_runner import BatchRunner, busy_devices
 from fairjax.pretrained.checkpoint import find_snapshot, load_pretrained
+from fairjax.pretrained.hub import model_path
 from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import CutTexts, encode_texts
 from fairjax.vocabulary import read_json
@@ -32,7 +33,7 @@ class SentenceEncoder:
   def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None,
                batch_tokens: int | None = None):
     """Reads a directory."""
-    root = find_snapshot(pathlib.Path(directory))
+    root = find_snapshot(model_path(directory))
     # pooling: 'mean' over the tokens, or 'cls': the first one; normalized: vectors of length 1.
     folder, self.pooling, self.normalized, self._lower = _read_modules(root)
     model = load_pretrained(folder, 'encoder')

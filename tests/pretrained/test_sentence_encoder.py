@@ -33,7 +33,7 @@ def write_pooling(folder, mode):
       {f'pooling_mode_{mode}': True} if '_' in mode else {'pooling_mode': mode})))
 
 
-def test_modules_are_followed(folder):
+def test_modules_are_followed(folder, monkeypatch):
   texts = ['The baker.', 'A happy, happy farmer was glad', 'x']
   mean = SentenceEncoder(folder, batch_tokens=24)
   vectors = mean.encode(texts)
@@ -48,7 +48,9 @@ def test_modules_are_followed(folder):
   first = SentenceEncoder(folder, batch_tokens=24)
   assert np.abs(first.encode(texts) - found).max() > 1e-3
   write_pooling(folder, 'cls')  # as version 6 of sentence-transformers writes it
-  assert SentenceEncoder(folder).fingerprint == first.fingerprint
+  monkeypatch.setattr('fairjax.pretrained.hub.fetch', lambda name: folder)
+  for name in (folder, 'hf:org/encoder'):
+    assert SentenceEncoder(name).fingerprint == first.fingerprint
   assert len({e.fingerprint for e in (mean, plain, first)}) == 3
   assert first.encode([]).shape == (0, 16)
 
