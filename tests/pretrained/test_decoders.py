@@ -153,7 +153,16 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   assert '' in texts and any(texts) and not set(''.join(texts)) & set('<>')
 
 
-@pytest.mark.parametrize(('change', 'words'), [
+def replace_norm(change):
+  def damage(folder):
+    path, name = folder / 'model.safetensors', 'model.norm.weight'
+    tensors = load_file(path)
+    save_file(tensors | {name: change(tensors[name])}, path, metadata={'format': 'pt'})
+
+  return damage
+
+
+@pytest.mark.parametrize(('change', 'words'), [  # of config.json, or another damage
   ({'model_type': 'mamba'}, "model_type 'mamba'"),
   ({'rope_parameters': {'rope_type': 'yarn', 'factor': 2.0}}, "rope scaling 'yarn'"),
   ({'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 4.0}}},
@@ -165,10 +174,19 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   ({'intermediate_size': 25}, 'has shape (16, 24)'),
   ({'num_hidden_layers': 5}, 'lacks tensors layers.4.'),
   ({'num_hidden_layers': 3}, 'holds tensors layers.3.'),
-  ({'eos_token_id': 61}, 'eos_token_id is 61'), ({'eos_token_id': 9}, 'ordinary token')])
-def test_what_cannot_be_computed_is_refused(make, attribute, tmp_path, capsys, change, words):
+  ({'eos_token_id': 61}, 'eos_token_id is 61'), ({'eos_token_id': 9}, 'ordinary token'),
+  (replace_norm(lambda t: t[:8].copy()), 'norm.weight has shape (8,), config.json needs (16,)'),
+  (replace_norm(lambda t: np.full_like(t, np.nan)), 'are not finite'),
+  (lambda f: (f / 'tokenizer.json').rename(f / 'tokenizer.model'), 'holds no tokenizer.json'),
+  (lambda f: shutil.copy(GOLDEN.parent / 'pretrained' / 'gpt2' / 'tokenizer.json', f),
+   'the tokenizer of another model')])
+def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
+    make, attribute, tmp_path, capsys, change, words):
   folder = make('llama3')
-  rewrite(folder / 'config.json', lambda config: config.update(change))
+  if callable(change):
+    change(folder)
+  else:
+    rewrite(folder / 'config.json', lambda config: config.update(change))
   assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
                f'--output={tmp_path / "x.jsonl"}']) == 2
   error = capsys.readouterr().err
@@ -225,32 +243,3 @@ def test_the_doctor_rates_the_text_and_warns_of_a_model_that_knows_no_english(ma
   count = sum(x.size for x in tensors.values())
   assert f'llama, {count:,} parameters in float32' in found and '61 ids' in found
   assert f'! {folder} writes no English' in found
-
-
-def replace_tensors(change):
-  def damage(folder):
-    tensors = load_file(folder / 'model.safetensors')
-    save_file(change(tensors), folder / 'model.safetensors', metadata={'format': 'pt'})
-
-  return damage
-
-
-NORM = 'model.norm.weight'
-
-
-@pytest.mark.parametrize(('damage', 'words'), [  # more in test_checkpoint
-  (replace_tensors(lambda t: t | {NORM: t[NORM][:8].copy()}),
-   'norm.weight has shape (8,), config.json needs (16,)'),
-  (replace_tensors(lambda t: t | {NORM: np.full_like(t[NORM], np.nan)}), 'are not finite'),
-  (lambda f: (f / 'tokenizer.json').rename(f / 'tokenizer.model'), 'holds no tokenizer.json'),
-  (lambda f: shutil.copy(GOLDEN.parent / 'pretrained' / 'gpt2' / 'tokenizer.json', f),
-   'the tokenizer of another model')])
-def test_wrong_files_give_one_line_and_nothing_is_written(
-    make, attribute, tmp_path, capsys, damage, words):
-  folder = make('llama3')
-  damage(folder)
-  assert main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
-               f'--output={tmp_path / "x.jsonl"}']) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
-  assert not list(tmp_path.glob('x*'))

@@ -8,11 +8,9 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from golden_models import rewrite, same, vocab_size
+from golden_models import refused, rewrite, same, vocab_size
 from safetensors.numpy import load_file, save_file
 
-from fairjax.cli.main import main
-from fairjax.errors import UserError
 from fairjax.pretrained import load_pretrained
 from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.gguf_files import open_gguf
@@ -239,8 +237,7 @@ def test_the_scaling_of_llama_3_is_found_by_its_factors(make, tmp_path):
   assert load_pretrained(path, 'lm').arch.rope_scaling == (factor, low, high, positions)
   freqs['rope_freqs.weight'] = factors.astype(np.float32) * 3
   path = write(folder, tmp_path / 'y.gguf', change=lambda t: t | freqs)
-  with pytest.raises(UserError, match='not the rope scaling of Llama 3.1 or 3.2'):
-    load_pretrained(path, 'lm')
+  refused(path, 'lm', 'not the rope scaling of Llama 3.1 or 3.2')
 
 
 @pytest.mark.parametrize(('damage', 'words'), [
@@ -249,21 +246,15 @@ def test_the_scaling_of_llama_3_is_found_by_its_factors(make, tmp_path):
   (lambda f: f.replace(b'general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama',
                        b'general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0mamba'),
    "architecture 'mamba' is not supported, only gpt2, llama"),
-  (lambda f: f.replace(b'gpt-2', b'gpt-9'), "words 'gpt-9' (tokenizer.ggml.pre)"),
+  (lambda f: f.replace(b'gpt-2', b'gpt-9'), r"words 'gpt-9' \(tokenizer.ggml.pre\)"),
   (lambda f: f.replace(b'blk.3.attn_q.weight', b'blk.3.attn_x.weight'),
    'blk.3.attn_q.weight is missing; blk.3.attn_x.weight is unknown')])
-def test_what_cannot_be_read_is_named_and_nothing_is_written(
-    damage, words, make, tmp_path, capsys):
+def test_what_cannot_be_read_is_named(damage, words, make, tmp_path):
   path = write(make('llama'), tmp_path / 'x.gguf')
   whole = path.read_bytes()
   path.write_bytes(damage(whole))
   assert path.read_bytes() != whole
-  (tmp_path / 'a.yaml').write_text('name: c\nvalues: [Bob, Ann]\ntemplates: ["{value} is"]\n')
-  assert main(['sample', f'--pretrained={path}', f'--attribute={tmp_path}/a.yaml',
-               f'--output={tmp_path}/o.jsonl']) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
-  assert not list(tmp_path.glob('o*'))
+  refused(path, 'lm', words)
 
 
 @pytest.mark.parametrize(('more', 'words'), [
@@ -273,9 +264,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(
   (lambda w: setattr(w, 'add_tokenizer_pre', lambda name: None), "words 'default'.* qwen2$"),
   (lambda w: setattr(w, 'endianess', gguf.GGUFEndian.BIG), 'big-endian')])
 def test_what_would_be_read_wrongly_is_refused_and_is_no_damage(more, words, make, tmp_path):
-  path = write(make('llama'), tmp_path / 'x.gguf', more=more)
-  with pytest.raises(UserError, match=words):
-    load_pretrained(path, 'lm')
+  refused(write(make('llama'), tmp_path / 'x.gguf', more=more), 'lm', words)
 
 
 def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
@@ -284,5 +273,4 @@ def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
   field = next(t for t in reader.tensors if t.name == 'token_embd.weight').field
   field.parts[4][0] = KINDS.I8  # the parts of a tensor: length, name, axes, shape, type, offset
   reader.data.flush()
-  with pytest.raises(UserError, match='has the type I8, which is not supported, only F32, F16'):
-    load_pretrained(path, 'lm')
+  refused(path, 'lm', 'has the type I8, which is not supported, only F32, F16')
