@@ -102,7 +102,9 @@ def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str)
                     + (f' for {problem}' if problem else '')
                     + ' gives no probabilities of classes that exclude each other: it cannot score,'
                     ' give a classifier of two classes or more')
-  other = [name for name in config.get('architectures') or () if name.endswith(_OTHER_HEADS)]
+  named = config.get('architectures')
+  other = [name for name in (named if isinstance(named, list) else [named])
+           if str(name).endswith(_OTHER_HEADS)]
   if other:
     raise UserError(f'{where}: config.json says {other[0]}, which is no classifier of whole texts: '
                     'give one that was saved as ...ForSequenceClassification')
