@@ -99,8 +99,8 @@ def _format(found: dict[str, Any]) -> str:
           f"reduction is left ({100 * left['low']:.0f} to {100 * left['high']:.0f} %)")
 
 
-LEAST_SAMPLES = 20
-"""Of a prefix, for a standard error of I.F."""
+CONTROL = 'control'  # a published model after the same training without a fairness term
+LEAST_SAMPLES = 20  # of a prefix, for a standard error of I.F.
 
 _PERMUTATIONS = 200  # floors are shown, not tested
 _MEASURES = 2  # raised when a look shows other things
@@ -131,7 +131,7 @@ def relearn(
     raise UserError(f'--output={output} is inside the workdir, which is only read: name another '
                     'folder')
   run = open_run(workdir, log=log)
-  model, baseline = run.find_model(name, trained=True), run.find_model(BASELINE)
+  model, baseline = run.find_model(name, trained=True), baseline_of(run)
   if not run.has_data:
     raise UserError(f'{workdir} holds no token stores (data), on which the model would be trained')
   look, params = _Look(run, model, output, settings), run.params(model)
@@ -142,7 +142,7 @@ def relearn(
       'learning rate': config.debias.learning_rate})
     base = look(run.params(baseline))
     first = look(params)
-    for who, found in (('the baseline', base), (name, first)):
+    for who, found in ((f'the baseline ({baseline.name})', base), (name, first)):
       words = format_estimate(found | {'value': found['individual_fairness']})
       log(f'[relearn] I.F. of {who} {words}')
     identity = {f.name: metadata[f.name] for f in dataclasses.fields(Identity)}
@@ -168,6 +168,11 @@ def relearn(
         baseline_error=base['std_error'])}
     write_json(output / 'relearning.json', result)
   return result
+
+
+def baseline_of(run: Run) -> Model:
+  """What a reduction is of: the report's baseline, of a published model its trained control."""
+  return run.find_model(CONTROL if run.config.pretrained.model else BASELINE)
 
 
 class _Look:
@@ -251,8 +256,8 @@ def _config(run: Run, settings: Relearning) -> Config:
 
 
 def _check(settings: Relearning, name: str) -> None:
-  if name == BASELINE:
-    raise UserError(f'--name={BASELINE} has no reduction that it could lose: name a debiased model '
+  if name in (BASELINE, CONTROL):
+    raise UserError(f'--name={name} has no reduction that it could lose: name a debiased model '
                     'of the run')
   if settings.steps < 1 or not 1 <= settings.every <= settings.steps:
     raise UserError(f'--steps={settings.steps} and --every={settings.every}: at least one step, '

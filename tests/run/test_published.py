@@ -24,6 +24,7 @@ from fairjax.errors import UserError
 from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.run.job import PreparedBatches
+from fairjax.run.relearning import baseline_of
 from fairjax.run.results import open_run
 from fairjax.train import derive_seed
 
@@ -93,6 +94,7 @@ def test_the_report_compares_with_the_control_on_the_same_rows(finished):
   run = open_run(finished)
   run.config = dataclasses.replace(run.config, decoding=('steer:1',))
   assert 'with published: control was trained' in ' '.join(run.notes())  # which steer was not
+  assert baseline_of(run).name == 'control'  # so a half-life is of the fairness term's share alone
 
 
 def test_step_1_is_the_published_model(files, finished):
