@@ -491,19 +491,24 @@ class RunResult:
   def export(self, output: Path, *, model: str | None = None, adapter: bool = False) -> None:
     """Writes a model as the published one came: config, tokenizer, safetensors, model card.
 
+    A Transformer-XL becomes the folder that `fairjax models import` reads.
+
     Args:
       output: a folder that is not there yet.
       model: its name in the report; by default the best.
       adapter: write the adapter of LoRA, as PEFT reads it, instead of the whole model.
 
     Raises:
-      UserError: no such model, or none is best and none is named.
+      UserError: no such model, or none is best and none is named; an adapter without LoRA.
     """
-    from fairjax.run.export import export_published
-    if (model or self.best) is None:
+    from fairjax.run.export import export_folder, export_published
+    if (name := model or self.best) is None:
       raise UserError('no model is fairer and keeps its relevance: name one, model=...')
-    export_published(self._job, model=model or self.best, output=os.fspath(output),
-                     adapter=adapter)
+    place = os.fspath(_place('output', output))
+    if self._job.published or adapter:
+      export_published(self._job, model=name, output=place, adapter=adapter)
+    else:
+      export_folder(self._job, model=name, output=place)
 
 
 def run(

@@ -427,13 +427,14 @@ def export_published(
   from fairjax.train import read_done
   from fairjax.train.sharding import to_host
   refuse_existing(output)
-  assert job.published is not None
-  found, source = job.find_model(model, trained=True), job.published.source
-  files, rows, done = open_model(source), measured_rows(job, found), read_done(found.directory)
-  assert done is not None
+  found = job.find_model(model, trained=True)
   if adapter and (not job.config.pretrained.lora or found.name == BASELINE):
     raise UserError(f'--adapter: {model} is no adapter: name a model that was trained with '
                     'pretrained.lora')
+  assert job.published is not None
+  source, done = job.published.source, read_done(found.directory)
+  files, rows = open_model(source), measured_rows(job, found)
+  assert done is not None
   if adapter and (dtype or files.gguf or files.adapter):
     raise UserError('--adapter writes float32 for a base in safetensors: leave out --dtype; the '
                     'whole model is written without --adapter')

@@ -117,6 +117,8 @@ class Run:
 
   def find_model(self, name: str, *, trained: bool = False) -> Model:
     """A model by its name, also of variants that the configuration had earlier."""
+    if name == self.title(self.models[0]):  # of the report
+      name = BASELINE
     found = {model.name: model for model in self.models}
     earlier = {folder.name: folder for folder in self.workdir.glob('debias/*')}
     if name not in found | earlier:

@@ -20,6 +20,8 @@ from test_architecture import TENSORFLOW, setup_argument
 import fairjax
 from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
+from fairjax.errors import UserError
+from fairjax.run.export import read_folder
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ('quickstart', 'tradeoff', 'evaluate')
@@ -256,7 +258,7 @@ def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
   assert not (shown.folder / 'fairjax-evaluation' / 'tiny').exists()
 
 
-def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
+def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart, tmp_path):
   assert quickstart.noise == []
   figures = quickstart.folder / 'fairjax-quickstart' / 'report' / 'figures'
   assert {p.suffix for p in figures.iterdir()} == {'.png', '.svg'}
@@ -282,6 +284,10 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart):
                           permutations=200).to_frame()
   assert again['value'].iloc[0] == before.individual_fairness
   assert again['null_p95'].iloc[0] == before.floor
+  with pytest.raises(UserError, match='is no adapter'):
+    run.export(tmp_path / 'model', model='country-embedding-10', adapter=True)
+  run.export(tmp_path / 'model', model='country-embedding-10')
+  assert read_folder(tmp_path / 'model').metadata['model'] == 'country-embedding-10'
   (refused,) = run.select(share=0.25, relevance=['next_token_divergence']).refused
   assert 'KL fell to' in refused
 

@@ -168,6 +168,7 @@ def test_debias_of_the_api_is_the_same_run(files, finished, tmp_path, repository
   assert 'within noise' in found.verdict or 'above noise' in found.verdict
   assert found.page == finished / 'report' / 'index.html' and found.page.is_file()
   assert found.best is None  # nothing measures its relevance
+  assert found.result('published').measures == found.result('baseline').measures
   with pytest.raises(UserError, match='name one, model='):
     found.export(tmp_path / 'out')
   found.export(tmp_path / 'out', model='town-embedding-10')
