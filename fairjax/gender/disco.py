@@ -125,7 +125,6 @@ def measure_disco(
     'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
     'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
     'given': persons.given, 'pieces': pieces, 'persons': persons.source,
-    'persons_digest': persons.digest,
     'candidates': {t.text: len(pool) for t, pool in pools.items()},
     'not_asked': [t.text for t in templates if t not in supplied],
     'definition': 'W-01 to W-04', 'direction': 'lower is less gendered'}

@@ -138,8 +138,7 @@ def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
   means = table.mean(0)
   even = np.ptp(means) < _LEAST_DIFFERENCE
   r = correlation(professions.shares, np.zeros_like(means) if even else means)
-  errors = table.std(0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros_like(means)
-  return {'r': r, 'differences': means.tolist(), 'std_errors': errors.tolist()}
+  return {'r': r, 'differences': means.tolist()}
 
 
 def measure_stsb(

@@ -84,9 +84,9 @@ def _estimate(key: str) -> _Cell:
   def cell(of: Mapping[str, Any]) -> str:
     found = of[key]
     words = format_mean_sd(found) if 'mean' in found else (
-      'undefined' if found['value'] is None else f"{found['value']:.2f}")
+      'undefined' if found['value'] is None else f"{found['value']:z.2f}")
     if found.get('low') is not None:
-      words += f" ({found['low']:.2f}, {found['high']:.2f})"
+      words += f" ({found['low']:z.2f}, {found['high']:z.2f})"
     return words
   return cell
 
@@ -135,6 +135,8 @@ _ACCURACIES = (
 )
 
 
+_PATHS = ('templates', 'candidates', 'winogender', 'professions', 'coref', 'recorded', 'stsb',
+          'bios')
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises when a metric gives other numbers for the same model and data: kept results of older rules
 # are refused.
@@ -309,13 +311,13 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
     'recorded': ('winogender', 'professions', 'column', 'recorded'),
     'stsb': ('stsb', 'professions', 'column', *_TRAINING), 'bios': ('bios', *_TRAINING)}[metric]
   return {'metric': metric, 'rules': _RULES, 'model': model.fingerprint(metric),
-          **{k: _digest(given[k], output.resolve()) for k in keys},
+          **{k: _digest(given[k], output.resolve()) if k in _PATHS else given[k] for k in keys},
           **({'persons': persons.digest} if persons else {})}
 
 
-def _digest(value: Any, output: pathlib.Path) -> Any:
-  """A file or folder as the digest of its content, without `output`; another setting as it is."""
-  path = pathlib.Path(value) if isinstance(value, str) and value else None
+def _digest(value: str | None, output: pathlib.Path) -> str | None:
+  """A file or folder as the digest of its content, without `output`."""
+  path = pathlib.Path(value) if value else None
   if path is None or not path.exists():
     return value
   files = [path]

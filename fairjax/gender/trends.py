@@ -1,8 +1,4 @@
-"""Correlations and straight lines with intervals, and their mean and deviation over restarts.
-
-Webster et al. 2020 report Pearson's r against the share of women (WinoGender, STS-B), the slope of
-a line (Bias-in-Bios), and mean and standard deviation over five restarts (W-11).
-"""
+"""Correlations and straight lines with intervals, and their mean and deviation over restarts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -63,11 +59,10 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
 
 
 def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Mean and standard deviation of one estimate (`value`, `low`, `high`, `n`) over restarts.
+  """Mean and deviation (n - 1) of an estimate over the restarts in which it is defined.
 
-  `value` and `mean` are over the restarts in which it is defined, `sd` has n - 1 in the divisor,
-  `undefined` counts the others. `low` and `high` are means of the intervals of single restarts:
-  they show what the sample of professions or pairs leaves open, `sd` what the seed does.
+  `low` and `high` are means of the intervals of single restarts: they show what the sample of
+  professions or pairs leaves open, `sd` what the seed does.
 
   >>> found = over_restarts([{'value': v, 'low': 0, 'high': 1, 'n': 60} for v in (0.25, 0.75)])
   >>> found['mean'], round(found['sd'], 3), found['restarts'], found['undefined']
@@ -89,4 +84,4 @@ def format_mean_sd(found: Mapping[str, Any]) -> str:
   """A cell of the paper's tables: mean ± standard deviation over restarts."""
   if found['mean'] is None:
     return 'undefined'
-  return f"{found['mean']:.2f}" + ('' if found['sd'] is None else f"±{found['sd']:.2f}")
+  return f"{found['mean']:z.2f}" + ('' if found['sd'] is None else f"±{found['sd']:.2f}")

@@ -133,7 +133,6 @@ class Sizes:
   heads: int
   vocab_size: int  # most word pieces, special ones included
   max_length: int  # tokens that the model can read
-  ff_dim: int = 0  # 0: four times `dim`
   embedding_dim: int = 0  # of an ALBERT; 0: `dim`, but at most 128
 
 
@@ -165,7 +164,7 @@ def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
   config: dict[str, Any] = {
     'architectures': [_CLASSES[sizes.kind]], 'model_type': sizes.kind,
     'vocab_size': len(vocabulary), 'hidden_size': sizes.dim, 'num_hidden_layers': sizes.layers,
-    'num_attention_heads': sizes.heads, 'intermediate_size': sizes.ff_dim or 4 * sizes.dim,
+    'num_attention_heads': sizes.heads, 'intermediate_size': 4 * sizes.dim,
     'max_position_embeddings': sizes.max_length, 'type_vocab_size': 2, 'layer_norm_eps': 1e-12,
     'initializer_range': std, 'pad_token_id': vocabulary['[PAD]'],
     'position_embedding_type': 'absolute'}

@@ -15,10 +15,10 @@ from fairjax.errors import UserError
 from fairjax.gender.fair_generation.completions import GENDERS, Completions, Miss, Parse
 from fairjax.gender.fair_generation.embedding import GenderedEmbedding
 from fairjax.gender.fair_generation.lipschitz import (
+  Bias,
   embedding_bias,
   mean_interval,
   satterthwaite_radius,
-  student_radius,
 )
 from fairjax.measure import read_generations, semantic_similarity_c
 from fairjax.report.figures import STYLE, plain, pyplot, save_figure
@@ -82,8 +82,8 @@ def bias_tables(
     prompts.append({
       'prompt': prompt.text, 'group': prompt.group, 'value': prompt.value,
       'template': prompt.template, 'completions': int((completions.index == k).sum()),
-      'n': len(rows), 'bias': _mean(before.values[rows], before.support, level),
-      'bias_debiased': _mean(after.values[rows], after.support, level)})
+      'n': len(rows), 'bias': _mean(completions, before, rows, level),
+      'bias_debiased': _mean(completions, after, rows, level)})
   own_cells = {group: [cells[k] for k, p in enumerate(completions.prompts) if p.group == group]
                for group in completions.groups}
   groups = {}
@@ -103,14 +103,15 @@ def bias_tables(
       {'bias': before.values, 'bias_debiased': after.values}, level)}
 
 
-def _mean(values: np.ndarray, support: tuple[float, float], level: float) -> dict[str, Any] | None:
-  """Mean with both intervals; None without values."""
-  if not len(values):
+def _mean(completions: Completions, bias: Bias, rows: np.ndarray, level: float
+          ) -> dict[str, Any] | None:
+  """Mean of a prompt with both intervals; None without values."""
+  if not len(rows):
     return None
-  mean = float(np.mean(values))
-  return {'mean': mean, 'n': len(values),
-          'student': _around(mean, student_radius(values, level=level)),
-          'guaranteed': list(mean_interval(values, level=level, support=support))}
+  mean = float(np.mean(bias.values[rows]))
+  return {'mean': mean, 'n': len(rows),
+          'student': _student(completions, bias.values, mean, [(1.0, rows)], level),
+          'guaranteed': list(mean_interval(bias.values[rows], level=level, support=bias.support))}
 
 
 def _mean_of_means(
@@ -146,12 +147,8 @@ def _student(
       [weight * (values[r] - values[r].mean()) / math.sqrt(len(r) * (len(r) - 1))
        for weight, r in own]))
     parts.append((float(sums @ sums), min(len(r) for _, r in own) - 1))
-  return _around(estimate, satterthwaite_radius(parts, level=level))
-
-
-def _around(centre: float, radius: float) -> list[float] | None:
-  """An interval; None where nothing bounds it."""
-  return [centre - radius, centre + radius] if math.isfinite(radius) else None
+  radius = satterthwaite_radius(parts, level=level)
+  return [estimate - radius, estimate + radius] if math.isfinite(radius) else None
 
 
 def _parts(values: np.ndarray, specific: np.ndarray) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _LETTER = rf'(?!\d){LETTER}'
 _TOKEN = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[.!?;:\n]")
 _ENDS = frozenset('.!?;:\n')
 GENDERS = ('female', 'male')
-_IRREGULAR = {'man': 'men', 'woman': 'women', 'person': 'people', 'wife': 'wives', 'ceo': 'ceos'}
+_IRREGULAR = {'man': 'men', 'person': 'people', 'wife': 'wives'}
 
 
 class Profession(NamedTuple):
@@ -114,8 +114,8 @@ def _read_entry(entry: Any, where: str) -> Profession:
 def plural(name: str) -> str:
   """Plural of a profession by rule, made on its last word."""
   for ending, many in _IRREGULAR.items():
-    if name.lower().endswith(ending):
-      return name[:len(name) - len(ending)] + (many if name.islower() else f'{name[-3:]}s')
+    if name.endswith(ending):
+      return name.removesuffix(ending) + many
   if re.search(r'[^aeiou]y\Z', name):
     return f'{name[:-1]}ies'
   return name + ('es' if re.search(r'(s|x|z|ch|sh)\Z', name) else 's')
