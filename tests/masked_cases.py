@@ -2,12 +2,14 @@
 
 import itertools
 import json
+import os
+import signal
 
 import numpy as np
 from safetensors.numpy import load_file
 
 from fairjax.pretrained.masked_lm import from_vocabulary
-from fairjax.pretrained.masked_rows import lay_out
+from fairjax.pretrained.masked_rows import MaskedRows, lay_out
 from fairjax.pretrained.start import count_words, train_word_pieces
 from fairjax.vocabulary import PieceEncoder
 
@@ -90,3 +92,18 @@ def compare_models(found, wanted):
       np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
   plans = [json.loads((folder / 'plan.json').read_text()) for folder in (found, wanted)]
   assert plans[0] == plans[1]
+
+
+def stop_before(step, patch, stop):
+  """Sends SIGTERM before the batch of a step; `stop()` gives the `StopSignal` that waits for it."""
+  whole = MaskedRows.training
+
+  def training(self, first, size):
+    for number, batch in enumerate(whole(self, first, size), first):
+      if number == step:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not stop().received:  # a thread takes note of the signal
+          pass
+      yield batch
+
+  patch.setattr(MaskedRows, 'training', training)

@@ -167,7 +167,7 @@ def _check_train(options: argparse.Namespace) -> None:
 def _pronouns(options: argparse.Namespace) -> None:
   from fairjax.gender.persons import read_professions
   from fairjax.gender.scored_models import open_language_model
-  from fairjax.gender.trends import fit_line
+  from fairjax.gender.trends import fit_slope
   from fairjax.gender.winogender import PLAIN_SENTENCES, plain_shares
   from fairjax.measure.correlation import correlate, pearson
   professions = read_professions(options.shares)
@@ -178,7 +178,7 @@ def _pronouns(options: argparse.Namespace) -> None:
                   seed=options.seed)
     results[directory] = {
       'r': r, 'sentences': len(PLAIN_SENTENCES),
-      'slope': fit_line(professions.shares, found)['slope']['value'],
+      'slope': fit_slope(professions.shares, found)['value'],
       'p_she': dict(zip(professions.names, found.round(4).tolist(), strict=True))}
   print_result(options, results, _format_pronouns)
 

@@ -1,9 +1,8 @@
 """Bias-in-Bios (De-Arteaga et al. 2019) as Webster et al. 2020 report it (W-09, W-10).
 
-A classifier reads biographies and names their profession. For every profession the gap is the
-difference of the true positive rates, women less men; the measure is the slope of the line of the
-gaps over the share of women in the profession, which is counted in the training split. The measure
-knows two genders only, and labels them as the data set does.
+For every profession the gap is the difference of the true positive rates, women less men; the
+measure is the slope of the gaps over the share of women in the training split. The measure knows
+two genders only, and labels them as the data set does.
 
 Letters: R biographies, C professions.
 """
@@ -20,15 +19,12 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.gender.scored_models import Scorable, open_learner
-from fairjax.gender.trends import correlation, fit_line, over_restarts
+from fairjax.gender.trends import correlation, fit_slope, over_restarts
 from fairjax.inputs import PICKLE, open_input
 from fairjax.measure.estimates import wilson
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
 from fairjax.tables import read_rows
-
-# Biographies are from the web, labelled with one of 28 professions and, by their pronouns, one of
-# two genders. The published list of dictionaries is a pickle, which is never read.
 
 # Of a file without splits, within each profession and gender (De-Arteaga et al. 2019)
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
@@ -217,7 +213,7 @@ def gap_line(cells: Sequence[dict[str, Any]], shares: np.ndarray) -> dict[str, A
   used = [i for i, cell in enumerate(cells)
           if min(cell['n_female'], cell['n_male']) >= LEAST_COUNT and np.isfinite(shares[i])]
   x, y = shares[used], np.array([cells[i]['gap'] for i in used], np.float64)
-  return {**fit_line(x, y), 'r': correlation(x, y),
+  return {'slope': fit_slope(x, y), 'r': correlation(x, y),
           'mean_absolute_gap': float(np.abs(y).mean()) if len(y) else None,
           'left_out': sorted(set(range(len(cells))) - set(used))}
 
@@ -277,7 +273,7 @@ def _summary(ends: Sequence[dict[str, Any]], bios: BiosData, shares: np.ndarray)
   gap = [{'value': end['mean_absolute_gap'], 'low': None, 'high': None,
           'n': len(bios.names) - len(end['left_out'])} for end in ends]
   return {**{key: over_restarts([end[key] for end in ends])
-             for key in ('slope', 'intercept', 'r', 'accuracy')},
+             for key in ('slope', 'r', 'accuracy')},
           'mean_absolute_gap': over_restarts(gap),
           'left_out': [bios.names[i] for i in ends[0]['left_out']], 'by_profession': rows,
           'train_texts': len(train.texts), 'test_texts': len(test.texts)}

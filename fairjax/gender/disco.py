@@ -5,8 +5,6 @@ chi-square test asks for every fill whether it is supplied at equal rates for th
 the number of fills that differ significantly, averaged over the templates (W-01 to W-04). The
 control is the same count with randomly assigned groups.
 
-A word list of two genders measures binary associations only; lists may have more groups (W-21).
-
 Letters: P persons, G groups, K tests.
 """
 

@@ -1,9 +1,7 @@
 """STS-B as a measure of gendered correlations (Webster et al. 2020, section 3.1; W-07, W-08).
 
-A model is fine-tuned to score how similar two sentences are (0 to 5). Then "A man is walking" and
-"A woman is walking" are each compared with "A nurse is walking", for every profession and for the
-sentences of the test set that begin so. The difference woman - man, averaged over sentences, is
-correlated with the share of women in the profession.
+The score of "A woman is walking" with "A nurse is walking" less that of "A man is walking",
+averaged over sentences, is correlated with the share of women in the profession.
 
 The rule for sentences, which gives the 276 of the paper: both columns of the test file, beginning
 with "A man" or "A woman", with exactly one word of `gendered_words()`, where words end at

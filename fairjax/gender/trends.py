@@ -31,31 +31,22 @@ def correlation(x: np.ndarray, y: np.ndarray, *, ranks: bool = False) -> dict[st
   return {'value': value, 'low': low, 'high': high, 'n': len(x)}
 
 
-def fit_line(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-  """Slope and intercept of the least-squares line of n points; 95 % intervals (Student's t)."""
+def fit_slope(x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+  """Slope of the least-squares line of n points, with a 95 % interval (Student's t)."""
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-  n = len(x)
+  found = {'value': None, 'std_error': None, 'low': None, 'high': None, 'n': len(x)}
   # The mean of equal numbers may differ from them in the last place: their spread is not 0.
-  if n < 2 or np.ptp(x) <= 1e-12 * max(1.0, np.abs(x).max()):
-    nothing = {'value': None, 'std_error': None, 'low': None, 'high': None, 'n': n}
-    return {'slope': nothing, 'intercept': dict(nothing)}
+  if len(x) < 2 or np.ptp(x) <= 1e-12 * max(1.0, np.abs(x).max()):
+    return found
   spread = float(np.square(x - x.mean()).sum())
   slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
+  if len(x) < 3:
+    return found | {'value': slope}
   intercept = float(y.mean() - slope * x.mean())
-  if n < 3:
-    errors: tuple[float, float] | tuple[None, None] = (None, None)
-  else:
-    variance = float(np.square(y - intercept - slope * x).sum()) / (n - 2)
-    errors = (math.sqrt(variance / spread),
-              math.sqrt(variance * (1 / n + float(x.mean()) ** 2 / spread)))
-
-  def estimate(value, error):
-    if error is None:
-      return {'value': value, 'std_error': None, 'low': None, 'high': None, 'n': n}
-    half = float(stdtrit(n - 2, 0.975)) * error
-    return {'value': value, 'std_error': error, 'low': value - half, 'high': value + half, 'n': n}
-
-  return {'slope': estimate(slope, errors[0]), 'intercept': estimate(intercept, errors[1])}
+  variance = float(np.square(y - intercept - slope * x).sum()) / (len(x) - 2)
+  error = math.sqrt(variance / spread)
+  half = float(stdtrit(len(x) - 2, 0.975)) * error
+  return found | {'value': slope, 'std_error': error, 'low': slope - half, 'high': slope + half}
 
 
 def over_restarts(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

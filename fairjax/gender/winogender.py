@@ -1,12 +1,9 @@
 """WinoGender: whether a pronoun's gender decides whom it is taken to mean (W-05, W-06).
 
-Rudinger et al. 2018 give each of 60 occupations two sentences with a pronoun, which means the
-occupation in one and the other participant in the other. Webster et al. 2020 correlate how likely
-"she" is to be taken for the occupation with the share of women in it; 0 is best. Three ways to ask
-a model: what it says next (`likelihood`), a probe on its frozen states (`probe_winogender`), and
-the recorded scores of any other system (`recorded`).
-
-The measure knows two genders; the sentences with "they" count for the accuracy only.
+Webster et al. 2020 correlate how likely "she" is to be taken for the occupation with the share of
+women in it; 0 is best. Three ways to ask a model: what it says next (`likelihood`), a probe on its
+frozen states (`probe_winogender`), and the recorded scores of any other system (`recorded`). The
+measure knows two genders; the sentences with "they" count for the accuracy only.
 
 Letters: R sentences, O occupations.
 """
@@ -29,7 +26,7 @@ from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.gender.persons import Professions
 from fairjax.gender.scored_models import BLANK, Scorable, in_pieces
-from fairjax.gender.trends import correlation, fit_line
+from fairjax.gender.trends import correlation, fit_slope
 from fairjax.inputs import read_text_lines
 from fairjax.tables import read_table
 from fairjax.train import make_mesh
@@ -119,11 +116,8 @@ def _sentence(template: str, occupation: str, person: str, answer: int, gender: 
 def likelihood(
   model: Scorable, sentences: Sequence[Sentence], *, log: Callable[[str], None] = lambda line: None,
 ) -> np.ndarray:
-  """P(the pronoun means the occupation) by what the model says next: `[R]` float64 in [0, 1].
-
-  The sentence is followed by e.g. "She is the technician.": the occupation is weighed against the
-  other participant (or "someone else") in that place.
-  """
+  """P(the pronoun means the occupation) by what the model says next: `[R]` float64 in [0, 1]."""
+  # "She is the technician." follows: against the other participant, or "someone else", there.
   texts, rivals = [], []
   for s in sentences:
     pronoun = GENDERS[s.gender][0]
@@ -146,8 +140,7 @@ def pronoun_shares(
 ) -> dict[str, float]:
   """Occupation -> mean P(she) / (P(she) + P(he)) in the place of a pronoun that means it.
 
-  By Bayes's rule the reverse of `likelihood`: which gender a model writes for an occupation. It
-  reads sentences of WinoGender with `answer` 0 only.
+  The reverse of `likelihood`: which gender a model writes for an occupation (`answer` 0).
   """
   male = {s.sentid: s for s in sentences if s.gender == 'male'}
   pairs = [(s, male[of_he]) for s in sentences if s.answer == 0 and s.gender == 'female'
@@ -191,7 +184,7 @@ def summarise_pronouns(shares: Mapping[str, float], professions: Professions) ->
   known = dict(zip(professions.names, professions.shares.tolist(), strict=True))
   names = [name for name in shares if name in known]
   x, y = (np.array([of[name] for name in names]) for of in (known, shares))
-  return {'r_pronoun': correlation(y, x), 'slope_pronoun': fit_line(x, y)['slope'],
+  return {'r_pronoun': correlation(y, x), 'slope_pronoun': fit_slope(x, y),
           'pronouns': dict(shares)}
 
 
@@ -249,7 +242,7 @@ def summarise(
     she, he = means('female', forms), means('male', forms)
     return {'r': correlation(she, shares), 'r_he': correlation(he, shares),
             'r_she_minus_he': correlation(she - he, shares),
-            'slope_she_minus_he': fit_line(shares, she - he)['slope']}
+            'slope_she_minus_he': fit_slope(shares, she - he)}
 
   answers = np.array([s.answer == 0 for s in sentences])
   return {
@@ -386,9 +379,8 @@ def _sentence_pairs(words: list[str], marks: list[str], where: str) -> Iterator[
 
 # A coreference probe: a two-layer MLP on the frozen states of two mentions (W-05, W-06).
 #
-# Webster et al. 2020 follow Tenney et al. 2019 (edge probing), who learn the weights of a mention's
-# tokens; here its states are averaged. A mention begins with its article, in the pairs that are
-# learned as in WinoGender's sentences.
+# Tenney et al. 2019 (edge probing) learn the weights of a mention's tokens; here its states are
+# averaged. A mention begins with its article, in the pairs that are learned as in WinoGender's.
 #
 # Letters: R pairs, D model width, F features of a pair (3 D).
 

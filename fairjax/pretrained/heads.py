@@ -32,7 +32,6 @@ from fairjax.pretrained.start import check_plan
 from fairjax.pretrained.tokens import Encoded, encode_pairs, encode_texts, separator_id
 from fairjax.train import make_mesh
 
-# What heads are trained on: texts or pairs of texts, with a number or a class each.
 
 class Inputs(NamedTuple):
   """R texts, or R pairs of texts."""
@@ -251,10 +250,7 @@ class TokenLearner:
     return encode_pairs(self._tokenizer, inputs.first, inputs.second, max_length=self.max_length)
 
 
-# Several restarts of one fine-tuning, each with curves; what is finished is kept.
-#
-# Webster et al. 2020 report mean and standard deviation over five random restarts (W-11), and
-# training curves whose step 0 is a head on the frozen model (W-18).
+# Several restarts of one fine-tuning (W-11), each with curves (W-18); what is finished is kept.
 
 Predict = Callable[[Inputs], np.ndarray]  # scores [R, C]
 

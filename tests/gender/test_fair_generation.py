@@ -63,6 +63,9 @@ PARSER = ProfessionParser(PROFESSIONS)
   ('He works as a U.S. senator', Parse('senator', False, 2)),
   ('The man works as a friend. The nurse came', Miss('no profession', 'friend')),
   ('He works as a friend of his late wife, a nurse', Miss('no profession', 'friend')),
+  ('She works as As an AI language model, I cannot tell', Miss('no profession', 'ai')),
+  ('He works as I am an AI, and as an AI assistant I', Miss('no profession', 'ai')),
+  ('He works as an AI engineer', Parse('engineer', False, 1)),
   ('He works as the manager', Miss('no "as a"', None)), ('', Miss('no "as a"', None)),
   ('He works as a', Miss('no profession', None)), ('He works as', Miss('no "as a"', None)),
   ('They work as nurses', Miss('no "as a"', None)), ('Has a nurse', Miss('no "as a"', None)),
@@ -547,7 +550,6 @@ def test_the_verb(tmp_path, vectors, capsys):
   code, said = run(capsys, *tables)
   pairs = 'those of Bolukbasi et al. 2016): woman/man, girl/boy, she/he'
   assert code == 0 and pairs in said.out and 'neutral: +0.0000' in said.out
-  assert 'XLNet' in said.out
   assert {p.name for p in out.iterdir()} == {
     'figure_1.png', 'figure_1.svg', 'figure_2.png', 'figure_2.svg', 'tables.json'}
   svg = (out / 'figure_1.svg').read_bytes()

@@ -216,11 +216,8 @@ def test_a_text_has_one_blank(gpt2, text):
     gpt2.fill([text], top=1)
 
 
-def test_folders_that_are_no_model(tmp_path):
+def test_what_is_no_model_or_has_no_models_by_name(tmp_path):
   with pytest.raises(UserError, match=r'config\.json: No such file'):
     open_language_model(tmp_path)
-
-
-def test_a_single_model_has_no_models_by_name():
   with pytest.raises(UserError, match='leave @country-embedding-10 out'):
     open_language_model(GOLDEN / 'bert_mlm', model='country-embedding-10')

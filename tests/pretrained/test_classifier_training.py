@@ -123,20 +123,13 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
 
 def test_a_finished_training_is_left_alone(data, trained, capsys):
   before = (trained / 'model.safetensors').stat()
+  (trained / 'training').mkdir()  # as a kill after the card leaves it
+  (trained / 'training' / 'best.safetensors').write_bytes(b'x')
   assert train(data, trained) == 0
   assert 'finished earlier' in capsys.readouterr().err
-  assert (trained / 'model.safetensors').stat() == before
+  assert (trained / 'model.safetensors').stat() == before and not (trained / 'training').exists()
   assert train(data, trained, '--epochs=6') == 2
   assert 'settings.epochs: 5 -> 6' in capsys.readouterr().err
-
-
-def test_what_a_kill_after_the_card_leaves_is_removed(data, trained, tmp_path):
-  output = tmp_path / 'sst'
-  shutil.copytree(trained, output)
-  (output / 'training').mkdir()
-  (output / 'training' / 'best.safetensors').write_bytes(b'x')
-  assert train(data, output) == 0
-  assert not (output / 'training').exists()
 
 
 @pytest.mark.parametrize('card', ['{"x"', '{"identity": 3}'])

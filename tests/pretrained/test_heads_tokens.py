@@ -87,15 +87,13 @@ def test_restarts_are_kept_and_run_again_to_the_same_bits(learner, train, found)
   assert first[0]['result'] != first[1]['result']
 
 
-def test_curves_begin_with_a_head_on_the_frozen_model(found):
+def test_curves_begin_with_a_head_on_the_frozen_model_and_it_learns(found, train):
   for restart in found[1]:
     assert [p['step'] for p in restart['curve']] == [0, 3] and restart['steps'] == 6
     start, later = (np.array(p['result']['scores']) for p in restart['curve'])
     assert np.abs(start - later).max() > 1e-5
     assert np.isfinite(restart['train_loss'])
 
-
-def test_it_learns(found, train):
   ends = np.mean([f['result']['scores'] for f in found[1]], axis=0)
   assert np.square(ends - train.labels).mean() < train.labels.var()
 

@@ -1,14 +1,12 @@
 """Masked training on meshes: where each parameter lives, one model on all of them, resumption."""
 
 import dataclasses
-import os
-import signal
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from masked_cases import SENTENCES, compare_models, new_start, rows_of
+from masked_cases import SENTENCES, compare_models, new_start, rows_of, stop_before
 
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import Preempted, UserError
@@ -20,7 +18,7 @@ from fairjax.pretrained.masked_lm import (
   check_mesh,
   train_masked,
 )
-from fairjax.pretrained.masked_rows import MaskedRows, special_tokens
+from fairjax.pretrained.masked_rows import special_tokens
 from fairjax.pretrained.start import new_params
 from fairjax.processes import StopSignal
 from fairjax.train import make_mesh
@@ -129,18 +127,8 @@ def test_every_mesh_trains_the_model_of_one_device(starts, alone, tmp_path, kind
 def test_a_training_goes_on_on_another_mesh(starts, alone, tmp_path, monkeypatch, first, second):
   """Four steps of six on the one, two on the other: the model of one device."""
   given, options = arguments(starts['bert'])
-  whole = MaskedRows.training
-
-  def stopping(self, first, size):
-    for number, batch in enumerate(whole(self, first, size), first):
-      if number == 3:
-        os.kill(os.getpid(), signal.SIGTERM)
-        while not stop.received:  # a thread takes note of the signal
-          pass
-      yield batch
-
   with monkeypatch.context() as patch, StopSignal().installed() as stop:
-    patch.setattr(MaskedRows, 'training', stopping)
+    stop_before(3, patch, lambda: stop)
     with pytest.raises(Preempted, match='saved after step 4 of 6'):
       train_masked(*given, tmp_path, stop=stop, mesh=make_mesh(first), **options)
   lines, mesh = [], make_mesh(MeshConfig(fsdp=min(second, 2)), jax.devices()[:second])

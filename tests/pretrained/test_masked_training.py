@@ -1,15 +1,13 @@
 """Masked training: the loss, what moves, resumption bit by bit, meshes, the files it writes."""
 
 import json
-import os
-import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_models import GOLDEN
-from masked_cases import SENTENCES, new_start, rows_of
+from masked_cases import SENTENCES, new_start, rows_of, stop_before
 from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
@@ -17,7 +15,7 @@ from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.pretrained.masked_lm import Sizes, masked_sums
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
-from fairjax.train import make_mesh, read_metrics
+from fairjax.train import make_mesh, params_digest, read_metrics
 
 NEW = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120']
 SMALL = ['--max_length=16', '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4',
@@ -93,6 +91,8 @@ def test_what_it_writes_is_a_model_directory(text, trained, capsys):
   assert names == {'card.json', 'config.json', 'data', 'model.safetensors', 'plan.json',
                    'tokenizer.json', 'tokenizer_config.json', 'vocab.txt', 'training'}
   model = load_pretrained(trained, 'mlm')
+  done = json.loads((trained / 'training' / 'DONE').read_text())
+  assert params_digest(jax.tree.map(jnp.asarray, model.params)) == done['digest']
   assert model.ignored == ()
   assert (model.arch.hidden_dropout, model.arch.attention_dropout) == (0.2, 0.1)
   assert model.config['architectures'] == ['BertForMaskedLM']
@@ -122,28 +122,10 @@ def test_what_it_writes_is_a_model_directory(text, trained, capsys):
     assert 'belongs to another training' in error and words in error
 
 
-def test_weights_round_trip(trained):
-  """The parameters that the loop saved are those that the directory gives back."""
-  from fairjax.train.checkpoints import params_digest
-  done = json.loads((trained / 'training' / 'DONE').read_text())
-  model = load_pretrained(trained, 'mlm')
-  assert params_digest(jax.tree.map(jnp.asarray, model.params)) == done['digest']
-
-
 def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_path, monkeypatch,
                                                              capsys):
-  workdir, whole = tmp_path / 'mlm', MaskedRows.training
-
-  def stopping(self, first, size):
-    for number, batch in enumerate(whole(self, first, size), first):
-      if number == 5:
-        os.kill(os.getpid(), signal.SIGTERM)
-        while not stops[-1].received:  # a thread takes note of the signal
-          pass
-      yield batch
-
-  stops = []
-  monkeypatch.setattr(MaskedRows, 'training', stopping)
+  workdir, stops = tmp_path / 'mlm', []
+  stop_before(5, monkeypatch, lambda: stops[-1])
   real = training.train_masked
   monkeypatch.setattr(training, 'train_masked', lambda *a, stop, **k: (
     stops.append(stop), real(*a, stop=stop, **k))[1])

@@ -22,16 +22,14 @@ from fairjax.measure.columns import EmptyTexts, rows_to_keep
 from fairjax.tables import read_list
 
 # Professions in texts: a list, and the parse of Yeo & Chen 2020, section 3.1 (Y-05, Y-09).
-#
-# "She has a job as a lawyer and has two kids" -> lawyer. The profession is the first one after the
-# first "as a" or "as an", by the longest match at its place, within the sentence. "They work as
-# lawyers" -> lawyer, in the plural, where the caller accepts plurals.
 
 WINDOW = 2  # words between the article and a profession, at most
 _LETTER = rf'(?!\d){LETTER}'
 _TOKEN = re.compile(f"(?:{_LETTER})+(?:'(?:{_LETTER})+)*|[.!?;:\n]")
 _ENDS = frozenset('.!?;:\n')
 GENDERS = ('female', 'male')
+# What a chat model calls itself where it refuses: "As an AI language model, I cannot ..."
+_ITSELF = {('ai', 'model'), ('language', 'model'), ('ai', 'assistant')}
 _IRREGULAR = {'man': 'men', 'person': 'people', 'wife': 'wives'}
 
 
@@ -122,11 +120,10 @@ def plural(name: str) -> str:
 
 
 class ProfessionParser:
-  """Finds the profession of a text, at most `window` words after "as a".
+  """Finds the first profession after the first "as a" or "as an", by the longest match."""
 
-  Further away it belongs to something else ("as a member of the board that hired the lawyer").
-  """
-
+  # At most `window` words away, in the sentence: further away it belongs to something else ("as a
+  # member of the board that hired the lawyer").
   def __init__(self, professions: ProfessionList, *, window: int = WINDOW):
     self.window = window
     names = professions.professions
@@ -136,10 +133,7 @@ class ProfessionParser:
     self._longest = max(len(form) for form in (*self._one, *self._many))
 
   def parse(self, text: str, *, plurals: bool = False) -> Parse | Miss:
-    """The profession of a text, or why there is none.
-
-    With `plurals` the text may name professions in the plural, where its first "as" comes before no
-    "a", "an" or "the" (Y-09).
+    """The profession of a text; with `plurals` also after a first "as" without article (Y-09).
 
     >>> parser = ProfessionParser(read_professions())
     >>> parser.parse('She has a job as a lawyer and has two kids').profession
@@ -177,7 +171,7 @@ class ProfessionParser:
       for length in range(self._longest, 0, -1):
         found = forms.get(tuple(words[at:at + length]))
         if found is not None:
-          return found, at - start
+          return None if (words[at - 1], found) in _ITSELF else (found, at - start)
     return None
 
 

@@ -20,9 +20,7 @@ from fairjax.inputs import open_input
 from fairjax.progress import Progress
 from fairjax.tables import read_list
 
-# Word embeddings of word2vec and GloVe: only the wanted words, whatever the size of the file.
-#
-# The content shows which of three forms a file has, plain or compressed:
+# Word embeddings. The content shows which of three forms a file has, plain or compressed:
 #
 # - word2vec binary: a line `COUNT WIDTH`, then the word, a space and WIDTH little-endian float32;
 # - word2vec text (also fastText's `.vec`): the same first line, then lines of a word and numbers;
@@ -304,10 +302,8 @@ def _first_component(
 
 # Hard debiasing of an embedding (Bolukbasi et al. 2016, section 6, step 2a; Y-08).
 #
-# Neutralise: words that are not gender-specific lose their part along g and are made unit again.
-# Equalise: both words of a pair get the same part off g and opposite parts along it, so that every
-# neutralised word is equally far from both. With exact neutralising b of every such word is 0:
-# what remains of a table of biases comes from the gender-specific words alone.
+# With exact neutralising b of every neutral word is 0: what remains of a table of biases comes from
+# the gender-specific words alone.
 
 _LEAST = 1e-9  # a part of a unit vector that is shorter has no direction
 

@@ -6,10 +6,8 @@ A generator C is fair with respect to d if for all prompts u and v
 
 Only means of n samples are known, so each pair gets an interval for the gap of the expectations,
 all of which hold at once with probability 1 - level. Pairs of which d demands nothing (d of at
-least the width of the support) need none, and are listed apart with their gaps. A pair `holds` if
-its interval lies below what is allowed, is `violated` if it lies above, else `undecided at this n`.
-Samples never show that a gap of expectations is exactly 0: d = 0 can be refuted, or needs a
-tolerance.
+least the width of the support) need none. Samples never show that a gap of expectations is exactly
+0: d = 0 can be refuted, or needs a tolerance.
 """
 
 import collections
@@ -137,9 +135,6 @@ def _student_quantile(level: float, freedom: float) -> float:
 
 # Distances d(u, v) between prompts, each in [0, 1] (Y-03; Yeo & Chen 2020, section 2.1).
 #
-# The definition of fairness compares a gap of biases with d, so the scale of d decides what is
-# demanded: `scale` of each distance says it in words.
-
 DISTANCES = ('masked', 'jaccard', 'edit', 'cosine')
 _WORD = re.compile(f"{LETTER}+(?:['-]{LETTER}+)*")
 
@@ -233,9 +228,8 @@ def cosine_matrix(vectors: np.ndarray) -> np.ndarray:
 
 # Biases b of completions (Yeo & Chen 2020, section 2.2): of the profession, or any score.
 #
-# The natural range of a bias, [-1, 1] or [0, 1], is normalised to [0, 1] for the test (Y-01,
-# footnote 1). Its support, the values that are possible at all, is known before sampling:
-# finite-sample bounds are as wide as the support.
+# The support, the values that are possible at all, is known before sampling: finite-sample bounds
+# are as wide as the support.
 
 EMBEDDING_BIASES = ('embedding', 'embedding-debiased')
 BIASES = (*EMBEDDING_BIASES, 'opinion', 'vader', 'bert', 'recorded')

@@ -5,9 +5,6 @@ from typing import Any
 
 _SHOWN = 10  # professions at either end; pairs of which d demands nothing
 
-NO_XLNET = ("The paper's tables also have XLNet, which fairjax cannot sample: it is no causal "
-            'model. Give its generations as --records.')
-
 
 def format_subspace(result: Mapping[str, Any]) -> list[str]:
   """The gender direction and the bias of the professions."""
@@ -127,8 +124,6 @@ def format_tables(result: Mapping[str, Any]) -> list[str]:
     lines.append(f"  {_rates(model['parse']['all'])}"
                  + (f'; without a bias: {undefined}' if undefined else ''))
     lines += [f'  {line}' for line in _utility(model['utility'])]
-  if not any('xlnet' in model['model'].lower() for model in result['models']):
-    lines += ['', NO_XLNET]
   return lines
 
 
