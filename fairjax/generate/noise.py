@@ -43,8 +43,6 @@ def stream_key(
 
 def seed_words(seed: int) -> np.ndarray:
   """High and low word, `[2]` uint32, of a seed in [0, 2**64)."""
-  if not 0 <= seed < 2 ** 64:
-    raise ValueError(f'the seed must be in [0, 2**64), not {seed}')
   return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
 
 

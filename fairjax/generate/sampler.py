@@ -70,17 +70,12 @@ def sample_continuations(
   #
   # Returns `[A, R, max_new_tokens]` int32, the id that ended a text followed by 0, and `[A, R]`
   # int32, the tokens of each text without the id of its end.
-  if not prefixes or not all(len(p) for p in prefixes) or max_new_tokens < 1 or temperature <= 0:
-    raise ValueError('needs prefixes of at least one id each, max_new_tokens >= 1, temperature > 0')
   count, batch_size = len(samples), batch_size or max(len(samples), 1)
   devices = 1 if mesh is None else mesh.size
   batch_size = -(-batch_size // devices) * devices
   longest = max(prefix_len, *map(len, prefixes))
-  _check_positions(decoder, prefixes, max_new_tokens)
   padded, lengths = _left_padded(prefixes, longest, eos_id)
   rows = np.array(range(len(prefixes)) if values is None else values, np.uint32)
-  if rows.shape != lengths.shape:
-    raise ValueError(f'{len(rows)} values for {len(prefixes)} prefixes')
   results = []
   for start in range(0, count, batch_size):
     batch = np.array(samples[start:start + batch_size], np.uint32)
@@ -97,13 +92,6 @@ def sample_continuations(
     return np.zeros((*shape, max_new_tokens), np.int32), np.zeros(shape, np.int32)
   tokens, sizes = (np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
   return tokens, sizes
-
-
-def _check_positions(decoder: Decoder, prefixes: Sequence[Sequence[int]], new_tokens: int) -> None:
-  longest, limit = max(map(len, prefixes)), decoder.max_positions
-  if limit is not None and longest + new_tokens > limit:
-    raise ValueError(f'a prefix of {longest} tokens and {new_tokens} new ones, but the model has '
-                     f'{limit} positions')
 
 
 def _left_padded(
@@ -225,7 +213,6 @@ def next_token_log_probs(
   """
   encoded = [vocabulary.prompt_ids(p.text) for p in prefixes]
   longest = max(map(len, encoded))
-  _check_positions(decoder, encoded, 0)
   templates: dict[int, list[list[int]]] = {}
   for prefix, ids in zip(prefixes, encoded, strict=True):
     templates.setdefault(prefix.template, []).append(ids)

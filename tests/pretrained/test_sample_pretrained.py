@@ -71,13 +71,6 @@ def test_equal_prompts_give_equal_text_on_any_devices():
   np.testing.assert_array_equal(tokens, draw(mesh=mesh)[0])
 
 
-def test_texts_longer_than_the_model_are_refused():
-  model, decoder = load()
-  with pytest.raises(ValueError, match='32 positions'):
-    sample_continuations(model.params, decoder, [[5, 9]], template=0, samples=[0], seed=0,
-                         max_new_tokens=31, temperature=1.0, eos_id=1)
-
-
 def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys):
   out = tmp_path / 'towns.jsonl'
   command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
