@@ -115,7 +115,6 @@ def _audit_options(parser: argparse.ArgumentParser) -> None:
 def _lexicon_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='folder for positive-words.txt and negative-words.txt')
-  parser.add_argument('--url', help='another https address of the same archive')
 
 
 def _audit(options: argparse.Namespace) -> None:
@@ -152,7 +151,7 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
 
 def _fetch(options: argparse.Namespace) -> None:
   from fairjax.measure.scorers import lexicon
-  paths = lexicon.fetch_lexicon(options.output, url=options.url or lexicon.URL)
+  paths = lexicon.fetch_lexicon(options.output, url=lexicon.URL)
   counts = [len(lexicon.read_lexicon(path)) for path in paths]
   print(f'{paths[0].parent}: {counts[0]} positive and {counts[1]} negative words of Hu and Liu '
         f'(2004), CC BY 4.0: name the authors. Use: --lexicon {paths[0].parent}')

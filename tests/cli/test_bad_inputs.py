@@ -189,8 +189,6 @@ SECTIONS = {
     Case('a service that is no host', MEASURE.replace('vader', 'google')
          + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
          {'r.jsonl': records()}),
-    Case('a lexicon at no address', 'scorers lexicon --output=DIR/l --url=https://[x',
-         'is no address'),
   ],
   'Fair generation': [
     Case('a distance that does not exist', f'{LIPSCHITZ} --bias=vader --distance=jacard',

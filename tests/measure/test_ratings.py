@@ -60,11 +60,6 @@ def test_kappa_is_its_definition_over_pairs(seed):
   assert cohen_kappa(table.T) == pytest.approx(cohen_kappa(table), abs=1e-12)
 
 
-def test_kappa_without_possible_disagreement_is_undefined():
-  assert cohen_kappa(np.array([[7, 0], [0, 0]])) is None
-  assert cohen_kappa(np.zeros((3, 3))) is None
-
-
 LABELS = {
   'i1': {'a01': 'no', 'a02': 'no'}, 'i2': {'a01': 'no', 'a02': 'yes'},
   'i3': {'a02': 'yes', 'a03': 'yes'}, 'i4': {'a01': 'yes', 'a02': 'yes', 'a03': 'no'},
@@ -95,7 +90,8 @@ def test_pooled_agreement_counts_both_directions_and_all_pairs():
   assert found['mean_of_pairs'] == pytest.approx(0.4 / 3) and found['pairs_defined'] == 3
 
 
-def test_agreement_without_any_overlap_is_undefined():
+def test_agreement_without_any_overlap_or_possible_disagreement_is_undefined():
+  assert cohen_kappa(np.array([[7, 0], [0, 0]])) is None
   found = rater_agreement({'i1': {'a01': 'no'}}, ('no', 'yes'), linear=False, clusters={'i1': 0},
                     resamples=5, seed=0)
   assert found['pooled']['value'] is None and found['pooled']['n'] == 0

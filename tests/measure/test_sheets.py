@@ -175,12 +175,6 @@ def test_the_draw_balances_every_margin(seed):
     assert not inside or max(inside) - min(inside) <= 1
 
 
-def test_the_draw_takes_all_that_there_is_and_never_more():
-  strata = [('a', 'm', 'v', 0), ('a', 'm', 'w', 0)]
-  amounts = _allocate(strata, np.array([2, 9]), 11, np.random.default_rng(0))
-  assert amounts.tolist() == [2, 9]
-
-
 def test_every_record_of_a_stratum_is_equally_likely(tmp_path):
   # 1 of 6 samples in each of 24 strata and 40 seeds: 960 draws, 160 each, sd 11.5.
   records = write_records(tmp_path / 'r.jsonl', samples=6)
