@@ -3,17 +3,10 @@
 Letters: M templates, A and B values of the two attributes, N combinations with records (A B, or a
 fraction), n samples of a prefix, S scores of a template, U thresholds, R permutations.
 
-W1 is the mean over thresholds s of the difference of two shares of scores up to s (H-03). In a
-template let F_ab(s) be that share of combination (a, b). The additive model
-
-    F_ab(s) = mu(s) + alpha_a(s) + beta_b(s) + gamma_ab(s)
-
-is fitted by least squares at every s. Averages of shares are shares of the scores taken together.
-
-- Main effect of A: the mean over pairs {a, a'} of the integral of |alpha_a(s) - alpha_a'(s)|. With
-  all combinations it is W1 of the scores of a and of a', each over all b evenly.
-- Interaction: the mean over combinations of the integral of |gamma_ab(s)|, how far the shares of a
-  combination are from what its two values add up to.
+The shares of scores up to a threshold, F_ab(s) = mu(s) + alpha_a(s) + beta_b(s) + gamma_ab(s), are
+fitted by least squares at every s. A main effect is the mean over pairs of values of the area
+between their alpha, the interaction that over combinations of the area below |gamma|
+(docs/measures.md). Averages of shares are shares of the scores taken together.
 
 Each is averaged over templates. Nulls, within a template: a main effect permutes the values of its
 attribute among the combinations with the same value of the other (and within sample numbers where

@@ -73,6 +73,7 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
    r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
+  (json.dumps(RECORD | {'template': True}).encode(), r"'template' must be .* a text, not bool"),
   (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),
   (json.dumps(RECORD | {'scores': 0.5}).encode(), r"field 'scores'"),
 ])

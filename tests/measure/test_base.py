@@ -130,9 +130,6 @@ def test_recorded_scores_outside_the_range_or_absent(bad, message):
   records = records_with({'s': 0.5}, bad)
   with pytest.raises(UserError, match=message):
     RecordedScorer('s').score_records(records)
-
-
-def test_one_of_several_recorded_scores_must_be_chosen():
   with pytest.raises(UserError, match=r'x\.jsonl:1: several scores: choose .* from s, t'):
     RecordedScorer().score_records(records_with({'s': 0.5, 't': 0.5}))
 

@@ -70,7 +70,7 @@ def planted(attribute, gamma):
              'sample': n, 'scores': {'s': 0.9 if high else 0.4}}
 
 
-def test_the_gate_and_a_plan_take_all_combinations(both, tmp_path, capsys):
+def test_the_gate_takes_all_combinations(both, tmp_path, capsys):
   attribute, files, expected = load_attribute(both), [], []
   for name, gamma in (('new', GAMMA), ('old', 0 * GAMMA)):
     files.append(tmp_path / f'{name}.jsonl')
@@ -83,9 +83,6 @@ def test_the_gate_and_a_plan_take_all_combinations(both, tmp_path, capsys):
   (found,) = json.loads(capsys.readouterr().out)
   np.testing.assert_allclose([found['new'], found['old']], expected, rtol=1e-12)
   assert found['paired'] and found['samples'] == 40
-  assert main(['records', 'plan', f'--records={files[1]}', '--effect=0.2', *options]) == 0
-  (plan,) = json.loads(capsys.readouterr().out)
-  assert plan['coupled'] and plan['power_found'] >= 0.8
 
 
 @pytest.mark.parametrize('fraction', [None, 0.45])

@@ -27,7 +27,6 @@ from fairjax.measure.human.ratings import (
   cohen_kappa,
   human_measures,
   rater_agreement,
-  rater_tables,
   read_ratings,
 )
 from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets
@@ -64,15 +63,6 @@ LABELS = {
   'i1': {'a01': 'no', 'a02': 'no'}, 'i2': {'a01': 'no', 'a02': 'yes'},
   'i3': {'a02': 'yes', 'a03': 'yes'}, 'i4': {'a01': 'yes', 'a02': 'yes', 'a03': 'no'},
   'i5': {'a03': 'yes'}, 'i6': {'a01': 'mixed', 'a02': 'yes'}}
-
-
-def test_every_two_annotators_of_an_item_are_compared():
-  tables = rater_tables(LABELS, ('no', 'yes'))
-  assert tables == {
-    ('a01', 'a02'): {'i1': (0, 0), 'i2': (0, 1), 'i4': (1, 1)},
-    ('a01', 'a03'): {'i4': (1, 0)},
-    ('a02', 'a03'): {'i3': (1, 1), 'i4': (1, 0)}}
-  assert rater_tables(LABELS, ('no', 'yes', 'mixed'))['a01', 'a02']['i6'] == (2, 1)
 
 
 def test_pooled_agreement_counts_both_directions_and_all_pairs():

@@ -147,20 +147,6 @@ def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
   return None if expected == 0 else float(1 - (cost * table).sum() * table.sum() / expected)
 
 
-def rater_tables(
-  labels: Mapping[str, Mapping[str, str]], names: Sequence[str]
-) -> dict[tuple[str, str], dict[str, tuple[int, int]]]:
-  """Items that two annotators rated both: (first, second) -> item -> numbers of their labels."""
-  index = {name: i for i, name in enumerate(names)}
-  tables: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
-  for item, by_annotator in labels.items():
-    for first, second in itertools.combinations(sorted(by_annotator), 2):
-      a, b = index.get(by_annotator[first]), index.get(by_annotator[second])
-      if a is not None and b is not None:
-        tables.setdefault((first, second), {})[item] = (a, b)
-  return tables
-
-
 def rater_agreement(
   labels: Mapping[str, Mapping[str, str]], names: Sequence[str], *, linear: bool,
   clusters: Mapping[str, Any], resamples: int, seed: int,
@@ -169,21 +155,25 @@ def rater_agreement(
   # `pooled` is kappa of the sum of all pairs' tables, each counted in both directions, since who is
   # first is arbitrary: chance is then that of the annotators together. `mean_of_pairs` averages the
   # kappas of pairs, as the paper seems to; with few common items a pair its terms are very noisy.
-  tables = rater_tables(labels, names)
-  size = len(names)
-  items = list(dict.fromkeys(item for table in tables.values() for item in table))
-  row = {item: i for i, item in enumerate(items)}
-  counts = np.zeros((len(items), size, size))
+  index, size = {name: i for i, name in enumerate(names)}, len(names)
+  tables: dict[tuple[str, str], list[tuple[str, int, int]]] = {}  # what each two annotators rated
+  for item, by_annotator in labels.items():
+    known = [(who, index[label]) for who, label in sorted(by_annotator.items()) if label in index]
+    for (first, a), (second, b) in itertools.combinations(known, 2):
+      tables.setdefault((first, second), []).append((item, a, b))
+  rated: dict[str, np.ndarray] = {}
+  for item, a, b in itertools.chain.from_iterable(tables.values()):
+    both = rated.setdefault(item, np.zeros((size, size)))
+    both[a, b] += 0.5
+    both[b, a] += 0.5
   pairs: list[dict[str, Any]] = []
-  for (first, second), table in sorted(tables.items()):
+  for who, table in sorted(tables.items()):
     own = np.zeros((size, size))
-    for item, (a, b) in table.items():
-      own[a, b] += 1
-      counts[row[item], a, b] += 0.5
-      counts[row[item], b, a] += 0.5
-    pairs.append({'annotators': [first, second], 'n': len(table),
+    np.add.at(own, tuple(np.transpose([labelled for _, *labelled in table])), 1)
+    pairs.append({'annotators': list(who), 'n': len(table),
                   'kappa': cohen_kappa(own, linear=linear)})
-  groups = Clusters([clusters[item] for item in items])
+  counts = np.array([*rated.values()]).reshape(-1, size, size)
+  groups = Clusters([clusters[item] for item in rated])
 
   def draw(rng):
     return cohen_kappa(counts[groups.draw(rng)].sum(axis=0), linear=linear)
@@ -195,7 +185,7 @@ def rater_agreement(
   defined = [p['kappa'] for p in pairs if p['kappa'] is not None]
   return {
     'pooled': pooled,
-    'observed': float(np.trace(whole) / whole.sum()) if items else None,
+    'observed': float(np.trace(whole) / whole.sum()) if rated else None,
     'mean_of_pairs': float(np.mean(defined)) if defined else None,
     'pairs_defined': len(defined), 'pairs': pairs}
 
