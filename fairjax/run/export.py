@@ -419,11 +419,9 @@ def export_published(
   job: Job, *, model: str, output: str, dtype: str | None = None, adapter: bool = False,
   languages: Sequence[str] = (), license: str | None = None, datasets: Sequence[str] = (),
 ) -> None:
-  """Writes a trained decoder as its published model came, or its adapter alone (`pretrained.lora`).
-
-  A group of processes calls it together. `dtype` is that of the weights; None: each tensor's as it
-  came.
-  """
+  """Writes a trained decoder as its published model came, or its adapter alone."""
+  # A group of processes calls it together. `dtype` is that of the weights; None: each tensor's as
+  # it came.
   from fairjax.train import read_done
   from fairjax.train.sharding import to_host
   refuse_existing(output)

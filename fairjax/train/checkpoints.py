@@ -218,11 +218,9 @@ class Restored(NamedTuple):
 
 
 class CheckpointStore:
-  """Saves and restores the train state of one stage.
-
-  All processes of a group call every method, on one shared folder. `keep` steps are kept; an older
-  one is removed when the newest was read back and verified.
-  """
+  """Saves and restores the train state of one stage."""
+  # All processes of a group call every method, on one shared folder. `keep` steps are kept; an
+  # older one is removed when the newest was read back and verified.
 
   def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None],
                part: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext):
@@ -243,10 +241,8 @@ class CheckpointStore:
 
   def save(self, step: int, state: Any, identity: Identity, *, final: bool = False,
            extra_state: Any = None) -> None:
-    """Writes a step in the background; `state` may be donated afterwards.
-
-    After a failed save it waits for this one. `extra_state`: JSON values for a resumed run.
-    """
+    """Writes a step in the background; `state` may be donated afterwards."""
+    # After a failed save it waits for this one. `extra_state`: JSON values for a resumed run.
     error, about = self._settle(), _about(identity, final, extra_state)
     if error is None:
       self._start(step, state, about)
@@ -268,11 +264,9 @@ class CheckpointStore:
     return processes.count() == 1 and self._error is not None
 
   def restore(self, template: Any, identity: Identity) -> Restored | None:
-    """The newest step that verifies, in the shapes, dtypes and shardings of `template`.
-
-    Newer steps that do not verify are moved to `<step>.corrupt` once a good one is found. If there
-    are steps and none verifies, nothing is moved and it raises `UserError`.
-    """
+    """The newest step that verifies, in the shapes, dtypes and shardings of `template`."""
+    # Newer steps that do not verify are moved to `<step>.corrupt` once a good one is found. If
+    # there are steps and none verifies, nothing is moved and it raises `UserError`.
     bad: list[tuple[int, str]] = []
     steps = self.steps()
     for step in reversed(steps):

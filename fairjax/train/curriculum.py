@@ -422,10 +422,8 @@ def stage_fields(config: Config, stage: str) -> dict[str, Any]:
 
 
 def model_flops(params: Params, tokens: int, *, adapters: bool) -> float:
-  """FLOPs of a training step of so many tokens by the weights: 6 a parameter and token.
-
-  Products of queries and keys are left out, and branches; frozen weights have no gradient (4).
-  """
+  """FLOPs of a training step of so many tokens by the weights: 6 a parameter and token."""
+  # Products of queries and keys are left out, and branches; frozen weights have no gradient (4).
   count = sum(leaf.size for leaf in jax.tree.leaves(params))
   return float((4 if adapters else 6) * count * tokens)
 

@@ -71,11 +71,10 @@ class Stage:
 
 
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Params:
-  """Trains a stage to its end, or loads it if it is finished; returns the parameters.
-
-  A finished stage whose last checkpoint is damaged is trained again from an older one. `Preempted`
-  (a signal came) and `TrainingDiverged` are raised after the last good state is saved.
-  """
+  """Trains a stage to its end, or loads it if it is finished; returns the parameters."""
+  # A finished stage whose last checkpoint is damaged is trained again from an older one.
+  # `Preempted` (a signal came) and `TrainingDiverged` are raised after the last good state is
+  # saved.
   assert stage.identity and stage.state_template
   done = None
   try:
@@ -279,10 +278,8 @@ class _Skips:
 
   def give_up(self, store: CheckpointStore | _NoStore, state: TrainState,
               lines: list[dict[str, Any]]) -> None:
-    """Saves the state of the last good step and the bad batches; ends the run.
-
-    A skipped update changes the counters only, so the state is still that of the last good step.
-    """
+    """Saves the state of the last good step and the bad batches; ends the run."""
+    # A skipped update changes the counters only, so the state is still that of the last good step.
     stage, good, first = self._stage, self._good, self._row[0]
     if good:
       count = len(self._row)

@@ -49,11 +49,9 @@ class StateBytes:
 
 
 def abstract_gradients(state: TrainState) -> Any:
-  """Gradients that a step holds at once, because they are clipped before the first update.
-
-  Those of the layers may have the dtype of the memory, in which the model computes. A model without
-  memory does not say it: they then count as the least, bfloat16.
-  """
+  """Gradients that a step holds at once, because they are clipped before the first update."""
+  # Those of the layers may have the dtype of the memory, in which the model computes. A model
+  # without memory does not say it: they then count as the least, bfloat16.
   if state.memory is None:
     return state.params
   memory = state.memory
@@ -70,10 +68,8 @@ def device_bytes(tree: Any) -> int:
 
 
 def program_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
-  """Bytes that a compiled program needs on one device by kind; {} where the compiler reports none.
-
-  `aliased` are outputs that reuse an argument.
-  """
+  """Bytes that a compiled program needs on one device by kind; {} where none are reported."""
+  # `aliased` are outputs that reuse an argument.
   stats = compiled.memory_analysis()
   if stats is None:
     return {}

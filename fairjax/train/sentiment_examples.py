@@ -55,10 +55,8 @@ class SentenceStates:
 
 
 def read_positions(data: LabelledSentences, *, prefixes: int, seed: int) -> np.ndarray:
-  """Positions `[N, P]` where sentences are read: the last token and random tokens before it.
-
-  Prefixes, because step 3 applies f_sh in mid-sentence.
-  """
+  """Positions `[N, P]` where sentences are read: the last token and random tokens before it."""
+  # Prefixes, because step 3 applies f_sh in mid-sentence.
   rng = np.random.default_rng(np.random.SeedSequence([seed, 3]))
   last = data.length[:, None] - 1
   early = rng.integers(1, np.maximum(last, 2), size=(len(data), prefixes))
@@ -83,10 +81,8 @@ def state_batches(
   data: SentenceStates, *, batch_size: int, prefix_share: float, seed: int, start_step: int,
   shard: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Endless batches of this process's rows; every number is a function of (seed, step).
-
-  A share `prefix_share` of the rows is read at a prefix, the others at the last token.
-  """
+  """Endless batches of this process's rows; every number is a function of (seed, step)."""
+  # A share `prefix_share` of the rows is read at a prefix, the others at the last token.
   number, places = data.h_bar.shape[:2]
   per_epoch = number // batch_size
   index, count = shard
@@ -105,10 +101,8 @@ def state_batches(
 
 
 def classification_report(predicted: np.ndarray, label: np.ndarray) -> dict[str, float]:
-  """Accuracy, F1 of the positive class, macro F1 (H-15), and `majority`, all in [0, 1].
-
-  `majority`: accuracy of always predicting the more frequent class.
-  """
+  """Accuracy, F1 of the positive class, macro F1 (H-15), and `majority`, all in [0, 1]."""
+  # `majority`: accuracy of always predicting the more frequent class.
   predicted, label = np.asarray(predicted, bool), np.asarray(label) > 0.5
 
   def f1(p, y):

@@ -42,11 +42,9 @@ def weighted_mean(
   values: Float[Array, '*S'], weights: Float[Array, '*S'],
   total: Float[Array, ''] | None = None,
 ) -> Float[Array, '']:
-  """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0.
-
-  Values under a zero weight never reach the result, NaN included. `total` replaces the sum of the
-  weights.
-  """
+  """Mean of `values` under `weights` >= 0; 0.0 when every weight is 0."""
+  # Values under a zero weight never reach the result, NaN included. `total` replaces the sum of the
+  # weights.
   total = weights.sum() if total is None else total
   used = jnp.where(weights > 0, values, 0.0)
   return jnp.where(total > 0, (used * weights).sum() / jnp.where(total > 0, total, 1.0), 0.0)
@@ -84,11 +82,9 @@ def cosine_fairness_loss(
 def next_token_divergences(
   logits: Float[Array, 'B K V'], logits_cf: Float[Array, 'B K V'], weights: Float[Array, 'B K']
 ) -> dict[str, Float[Array, '']]:
-  """How far the next-token distributions of a pair are apart, without sampling.
-
-  `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence, nats,
-  in [0, ln 2]. A weight of 0 marks padding.
-  """
+  """How far the next-token distributions of a pair are apart, without sampling."""
+  # `kl`: mean KL(original || counterfactual), nats, >= 0; `js`: mean Jensen-Shannon divergence,
+  # nats, in [0, ln 2]. A weight of 0 marks padding.
   log_p, log_q = (jax.nn.log_softmax(wide(x), axis=-1) for x in (logits, logits_cf))
   log_m = jnp.logaddexp(log_p, log_q) - jnp.log(2.0).astype(log_p.dtype)
 
@@ -111,10 +107,8 @@ def binary_cross_entropy(
 
 @flax.struct.dataclass
 class Guard:
-  """Decides whether an update is made, and counts skipped ones.
-
-  It is part of the state, because a resumed run must decide as an uninterrupted one does.
-  """
+  """Decides whether an update is made, and counts skipped ones."""
+  # It is part of the state, because a resumed run must decide as an uninterrupted one does.
 
   in_a_row: jax.Array  # [] int32, updates skipped since the last one that was made
   total: jax.Array  # [] int32, updates skipped at all
@@ -129,12 +123,10 @@ class Guard:
     return cls(zero, zero, zero, losses)
 
   def allows(self, adam: Adam, loss: jax.Array, norm: jax.Array) -> jax.Array:
-    """Whether the update is made, `[]` bool.
-
-    No update if loss or gradient norm is not finite; if the loss is `spike_sigmas` standard
-    deviations above the mean of a full window; or after `max_skipped` skipped ones in a row: the
-    state then stays until the loop, which reads the counts at intervals, stops the run.
-    """
+    """Whether the update is made, `[]` bool."""
+    # No update if loss or gradient norm is not finite; if the loss is `spike_sigmas` standard
+    # deviations above the mean of a full window; or after `max_skipped` skipped ones in a row: the
+    # state then stays until the loop, which reads the counts at intervals, stops the run.
     ok = jnp.isfinite(loss) & jnp.isfinite(norm) & (self.in_a_row < adam.max_skipped)
     if adam.spike_sigmas:
       limit = self.losses.mean() + adam.spike_sigmas * self.losses.std()
@@ -184,15 +176,13 @@ def make_update(
   loss_fn: Callable, adam: Adam, *, grad_accum_steps: int = 1,
   prepare: Callable[[dict[str, Any]], dict[str, Any]] = lambda batch: batch,
 ) -> Callable:
-  """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` into a step.
-
-  The step is `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`. The loss is a
-  mean over the rows of the batch that it gets, which also holds `step` and what `prepare` adds:
-  scalars of the whole batch. The key is a function of (seed, step). Gradients of
-  `grad_accum_steps` microbatches are averaged: the result is that of the whole batch up to
-  rounding, except that dropout draws other masks. Where the guard of the state does not allow the
-  update, parameters, optimizer and memory stay as they were, and the metric `skipped` is 1.
-  """
+  """Turns `loss_fn(params, memory, batch, key, *extra) -> (loss, (memory, metrics))` to a step."""
+  # The step is `step(state, batch, seed, learning_rate, *extra) -> (state, metrics)`. The loss is a
+  # mean over the rows of the batch that it gets, which also holds `step` and what `prepare` adds:
+  # scalars of the whole batch. The key is a function of (seed, step). Gradients of
+  # `grad_accum_steps` microbatches are averaged: the result is that of the whole batch up to
+  # rounding, except that dropout draws other masks. Where the guard of the state does not allow the
+  # update, parameters, optimizer and memory stay as they were, and the metric `skipped` is 1.
   def step(state: TrainState, batch, seed, learning_rate, *extra) -> tuple[TrainState, Metrics]:
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     batch = prepare(dict(batch) | {'step': state.step})
@@ -446,10 +436,8 @@ def make_sentiment_step(adam: Adam, projection: SentimentProjection, mesh: Mesh)
 
 @functools.lru_cache
 def make_features(model: CausalLM, mesh: Mesh) -> Callable:
-  """Jitted `features(lm_params, tokens [B, T], positions [B, P]) -> h-bar [B, P, D]` (H-20).
-
-  Every row is read from its beginning, without memory. A last argument may be its `Documents`.
-  """
+  """Jitted `features(lm_params, tokens [B, T], positions [B, P]) -> h-bar [B, P, D]` (H-20)."""
+  # Every row is read from its beginning, without memory. A last argument may be its `Documents`.
   def features(lm_params, tokens, positions, documents=None):
     state = model.init_state(tokens.shape[0])
     return model.apply(
