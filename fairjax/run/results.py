@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 from fairjax.config import (
   BASELINE,
   DECODE_TIME_METHODS,
+  MACHINE_FIELDS,
   Config,
   MeshConfig,
   ModelConfig,
   SampleConfig,
 )
-from fairjax.config_io import load_config
+from fairjax.config_io import config_differences, load_config, to_dict
 from fairjax.counterfactual import Attribute, Prefix, load_attribute
 from fairjax.errors import Damaged, UserError, unknown_name
 from fairjax.files import is_complete, read_sealed_json, require_file
 from fairjax.report.comparison import ModelRow
 from fairjax.run.kernel_verdict import read_verdicts
 from fairjax.run.workdir import (
+  EXTENDS,
   SEEDS,
   Model,
   data_folder,
@@ -287,11 +289,18 @@ class Run:
   def trainings(self) -> dict[str, Any] | None:
     """The spread over this run and those of `run --seeds` that have ended; None without any."""
     from fairjax.report.sections import spread_of_trainings
-    folders = {int(done.parent.name): done.parent
-               for done in self.workdir.glob(f'{SEEDS}/*/DONE') if done.parent.name.isdecimal()}
-    rows = {self.config.seed: self.rows()} | {
-      seed: open_run(folders[seed], log=self.log).rows() for seed in sorted(folders)}
-    return spread_of_trainings(rows) if folders else None
+    runs = {int(done.parent.name): open_run(done.parent, log=self.log)
+            for done in self.workdir.glob(f'{SEEDS}/*/DONE') if done.parent.name.isdecimal()}
+    rows = {self.config.seed: self.rows()}
+    for seed in sorted(runs):
+      other = [line for line in config_differences(to_dict(runs[seed].config), to_dict(self.config))
+               if line.partition(':')[0] not in ('seed', *MACHINE_FIELDS, *EXTENDS)]
+      if other:  # its numbers are of other texts, or measured otherwise
+        self.log(f'WARNING: {runs[seed].workdir} has another configuration and is left out of the '
+                 f'spread over trainings: {"; ".join(other)}: fairjax run --seeds goes on with it')
+      else:
+        rows[seed] = runs[seed].rows()
+    return spread_of_trainings(rows) if len(rows) > 1 else None
 
   def distributions(self, rows: list[ModelRow]) -> dict[str, 'Distributions']:
     """By model, the records and scores that `rows` are computed from."""

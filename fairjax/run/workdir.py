@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _M = TypeVar('_M')
 _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
-_EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
+EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
             'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
 HUMAN = 'human.json'  # in the folder of the measures: what people judged
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
@@ -164,7 +164,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   sections |= {'model'} if sections.issuperset(STAGES) else set()
   sections |= {'sample'} if not (workdir / 'generations').exists() else set()
   old, new = saved.get('sample', {}), to_dict(config.sample)
-  free = {*MACHINE_FIELDS, *_EXTENDS, *(  # more texts
+  free = {*MACHINE_FIELDS, *EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
   if 'attribute' in changed and _is_moved(workdir, str(saved.get('attribute')), config):
     free.add('attribute')
@@ -210,7 +210,7 @@ def open_workdir(
     if fields:
       (workdir / 'DONE').unlink(missing_ok=True)
     if any(name.startswith(('sample.', 'measure.'))
-           for name in fields.difference(_EXTENDS, ('measure.lexicon',))):
+           for name in fields.difference(EXTENDS, ('measure.lexicon',))):
       stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
     if changed:
       log(f'{workdir} goes on with {"; ".join(changed.values())}'

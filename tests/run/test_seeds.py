@@ -1,5 +1,6 @@
 """The same run with several seeds: one preparation of the data, and the spread over trainings."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -78,6 +79,16 @@ def test_the_report_has_the_spread_of_the_runs_own_numbers(workdir, check_keys):
     text = (folder / 'report' / name).read_text()
     mean, spread = found['models'][2]['mean'], found['models'][2]['std_dev']
     assert 'over 2 trainings (seeds 5, 6)' in text and f'{mean:.2f} ± {spread:.2f}' in text
+
+
+def test_a_seed_with_another_number_of_samples_is_left_out_of_the_spread(workdir):
+  lines = []
+  base = open_run(workdir[0], log=lines.append)
+  assert base.trainings()['seeds'] == [5, 6] and not lines
+  base.config = dataclasses.replace(base.config, until='debias', sample=dataclasses.replace(
+    base.config.sample, samples=9, batch_size=3))
+  assert base.trainings() is None
+  assert 'seeds/6 has another configuration' in lines[0] and 'sample.samples: 2 -> 9' in lines[0]
 
 
 def test_the_same_command_continues_and_a_finished_run_is_left_alone(workdir, tmp_path, capfd):
