@@ -5,9 +5,11 @@ numbers and nothing is shuffled. Import this module before
 `tfds.load('fairjax_wikitext103:2.0.0', data_dir=...)`, or read through `build_wikitext`.
 """
 
+import functools
+import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 os.environ.setdefault('NO_GCE_CHECK', 'true')  # otherwise tfds asks the network who it runs on
 
@@ -19,6 +21,8 @@ from fairjax.data.documents import read_documents  # noqa: E402
 from fairjax.data.wikitext import CORPORA, SPLITS, count_wikitext, fetch_wikitext, find_wikitext
 from fairjax.errors import UserError  # noqa: E402
 from fairjax.files import write_json  # noqa: E402
+from fairjax.inputs import open_input  # noqa: E402
+from fairjax.vocabulary import read_json  # noqa: E402
 
 VERSION = '2.0.0'  # since 2.0.0 with blank lines
 COUNTS = 'fairjax_counts.json'
@@ -87,10 +91,15 @@ def build_wikitext(
 ) -> tfds.core.DatasetBuilder:
   """Opens a dataset; a new one is made first, and its counts compared with the published."""
   tfds_dir = pathlib.Path(tfds_dir).expanduser()
-  if found := find_dataset(corpus, tfds_dir):
-    return found
   builder = _BUILDERS[corpus](data_dir=tfds_dir)
   folder = pathlib.Path(builder.data_dir)
+  if found := find_dataset(corpus, tfds_dir):
+    made_of = read_json(folder / COUNTS).get('sha256')
+    if made_of and manual_dir and os.path.isdir(manual_dir) and made_of != _digests(
+        find_wikitext(corpus, manual_dir, unpack_to=folder.parent / 'unpacked')):
+      raise UserError(f'{folder} was made of other files than those in {manual_dir}: delete it to '
+                      'make it anew, or name another data.tfds_dir')
+    return found
   if download:
     manual_dir = fetch_wikitext(
       corpus, tfds_dir / 'downloads', sha256=sha256, log=log).parent
@@ -113,8 +122,19 @@ def build_wikitext(
     if written != counts[split]['articles']:
       raise UserError(f'{folder} holds {written} {split} articles of '
                       f'{counts[split]["articles"]}: delete the folder to make it anew')
-  write_json(folder / COUNTS, counts)
+  write_json(folder / COUNTS, counts | {'sha256': _digests(files)})
   return builder
+
+
+def _digests(files: Mapping[str, pathlib.Path]) -> dict[str, str]:
+  """Split -> SHA-256 (hex) of its text."""
+  return {split: _digest(path, path.stat().st_mtime_ns) for split, path in files.items()}
+
+
+@functools.cache
+def _digest(path: pathlib.Path, _: int) -> str:
+  with open_input(path) as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def tfds_texts(name_and_dir: tuple[str, str], split: str) -> Iterator[str]:

@@ -189,8 +189,12 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   expected = {s: list(read_documents([manual / f'wiki.{s}.tokens'], layout='wikitext',
                                      blank_lines=True)) for s in TEXTS}
   lines.clear()
-  prepared = prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir))
+  packed, other = write_files(tmp_path / 'packed', '.gz'), write_files(tmp_path / 'other')
+  (other / 'wiki.valid.tokens').write_text(TEXTS['test'])
+  prepared = prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir), manual_dir=str(packed))
   assert not any('official' in line for line in lines)
+  with pytest.raises(UserError, match='was made of other files than those in .*other: delete'):
+    prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir), manual_dir=str(other))
   for split in TEXTS:
     assert list(prepared.documents(split)) == expected[split]
     assert prepared.store(split).documents == len(expected[split])
@@ -209,7 +213,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   # The tokens are those of the same files without tfds.
   plain = prepare_data(
     Config(data=dataclasses.replace(
-      prepared.config, source='wikitext', tfds_dir='',
+      prepared.config, source='wikitext', tfds_dir='', manual_dir='',
       **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS})),
     tmp_path / 'plain', attribute=COUNTRY, log=lines.append)
   assert plain.fingerprint == prepared.fingerprint
