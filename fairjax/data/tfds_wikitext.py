@@ -93,10 +93,15 @@ def build_wikitext(
   tfds_dir = pathlib.Path(tfds_dir).expanduser()
   builder = _BUILDERS[corpus](data_dir=tfds_dir)
   folder = pathlib.Path(builder.data_dir)
+  unpacked = folder.parent / 'unpacked'
   if found := find_dataset(corpus, tfds_dir):
     made_of = read_json(folder / COUNTS).get('sha256')
-    if made_of and manual_dir and os.path.isdir(manual_dir) and made_of != _digests(
-        find_wikitext(corpus, manual_dir, unpack_to=folder.parent / 'unpacked')):
+    try:
+      files = (find_wikitext(corpus, manual_dir, unpack_to=unpacked)
+               if manual_dir and made_of else {})
+    except UserError:  # no longer there, as they need not be
+      files = {}
+    if files and _digests(files) != made_of:
       raise UserError(f'{folder} was made of other files than those in {manual_dir}: delete it to '
                       'make it anew, or name another data.tfds_dir')
     return found
@@ -108,7 +113,7 @@ def build_wikitext(
                     'of: set data.manual_dir to the folder of the official files, or '
                     'data.download=True')
   files = find_wikitext(
-    corpus, manual_dir, unpack_to=folder.parent / 'unpacked', sha256='' if download else sha256)
+    corpus, manual_dir, unpack_to=unpacked, sha256='' if download else sha256)
   counts = {}
   for split in SPLITS:
     counts[split], line = count_wikitext(corpus, split, files[split])
