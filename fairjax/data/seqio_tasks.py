@@ -20,10 +20,8 @@ import seqio
 import tensorflow as tf
 import tensorflow_text
 
-from fairjax.counterfactual import GenderSwap, augment_document
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.corpus import SPLITS, Corpus
-from fairjax.data.documents import split_sentences
 from fairjax.data.token_store import TokenStoreInfo, token_rows
 from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
 
@@ -111,27 +109,6 @@ class SeqioVocabulary(seqio.Vocabulary):
 
   def __hash__(self) -> int:
     return hash(self._vocabulary)
-
-
-# Counterfactual data augmentation for a user's own tasks (W-14 to W-16). The tasks below need none:
-# `data.cda` augments their corpus, in its training split only, which a preprocessor does not know.
-
-def augment_documents(
-  dataset: tf.data.Dataset, *, swap: GenderSwap, sided: str = 'two', unit: str = 'sentence',
-  key: str = 'targets',
-) -> tf.data.Dataset:
-  """Examples with their counterfactuals after them; see `counterfactual.augment_document`."""
-  def texts(content: bytes) -> np.ndarray:
-    found = augment_document(content.decode('utf-8'), swap, sided, unit=unit, split=split_sentences)
-    return np.array([text.encode('utf-8') for text in found], object)
-
-  def examples(example):
-    found = tf.numpy_function(texts, [example[key]], tf.string, stateful=False)
-    found.set_shape([None])
-    rest = {k: v for k, v in example.items() if k != key}
-    return tf.data.Dataset.from_tensor_slices(found).map(lambda text: {**rest, key: text})
-
-  return dataset.flat_map(examples)
 
 
 _BATCH = 128  # documents that enter the graph at a time

@@ -4,7 +4,6 @@ import base64
 import bz2
 import collections
 import dataclasses
-import functools
 import gzip
 import json
 import pathlib
@@ -16,21 +15,14 @@ from split_files import write_splits
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.config_checks import validate
-from fairjax.counterfactual import (
-  GenderSwap,
-  TextMatcher,
-  augment_document,
-  load_attribute,
-  read_word_pairs,
-)
+from fairjax.counterfactual import TextMatcher, load_attribute
 from fairjax.data.corpus import SPLITS, Corpus, make_holdout
-from fairjax.data.documents import read_documents, split_sentences
+from fairjax.data.documents import read_documents
 from fairjax.data.prepare import open_prepared, prepare_data
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
 
 COUNTRY = load_attribute('country')
-SWAP = GenderSwap(read_word_pairs())
 TEXTS = {
   'train': ['She came from Iran. It rained. Her dog ran.', 'In Chile it rained.',
             'The king of Italy saw him.'],
@@ -102,26 +94,6 @@ def test_the_fingerprint_of_a_stage_knows_cda():
   assert len({fingerprint(), fingerprint(cda='one'), fingerprint(cda='two'),
               fingerprint(cda='two', cda_unit='document')}) == 4
   assert fingerprint(cda_name_letters='A-M') == fingerprint()  # without cda it changes nothing
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize('sided', ['one', 'two'])
-def test_preprocessors_in_a_seqio_task(data, tmp_path, sided):
-  import seqio
-
-  from fairjax.data.seqio_tasks import augment_documents
-  feature = seqio.Feature(seqio.PassThroughVocabulary(1), dtype='string', rank=0, add_eos=False)
-  for unit in ('sentence', 'document'):
-    task = seqio.Task(
-      f'cda_{unit}', source=seqio.TextLineDataSource({'train': data.train[0]}),
-      output_features={'targets': feature}, preprocessors=[
-        lambda lines: lines.map(lambda line: {'targets': line}),
-        functools.partial(augment_documents, swap=SWAP, sided=sided, unit=unit)])
-    found = [e['targets'].decode() for e in task.get_dataset(
-      None, 'train', shuffle=False).as_numpy_iterator()]
-    assert found != TEXTS['train'] and found == [
-      document for text in TEXTS['train']
-      for document in augment_document(text, SWAP, sided, unit=unit, split=split_sentences)]
 
 
 @pytest.mark.tf
