@@ -157,23 +157,22 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
     'max_position_embeddings': need('context_length'),
     'rms_norm_eps': _plain(need('attention.layer_norm_rms_epsilon')),
     'rope_theta': _plain(get('rope.freq_base', 10000.0)), 'hidden_act': 'silu',
-    'rope_scaling': None if scaling == 'none' else {
-      'rope_type': scaling, 'factor': factor}}
+    'rope_scaling': None if scaling == 'none' else {'rope_type': scaling, 'factor': factor}}
   if kind.startswith('gemma'):
     # What files leave out is in llama.cpp: the largest models scale by width, all others by head.
-    largest, period, window, *caps = {
-      'gemma2': (46, 2, 4096, 50.0, 30.0), 'gemma3': (62, 6, 0, 0.0, 0.0)}[kind]
-    window, period = (get(f'attention.sliding_window{end}', default) for end, default in (
-      ('', window), ('_pattern', period)))
+    largest, window, period, attention_cap, logit_cap = {
+      'gemma2': (46, 4096, 2, 50.0, 30.0), 'gemma3': (62, 0, 6, 0.0, 0.0)}[kind]
+    window = get('attention.sliding_window', window) or None
+    period = get('attention.sliding_window_pattern', period)
     near = period if isinstance(period, list) else [
-      not period or (i + 1) % period != 0 for i in range(layers)]
+      not period or (i + 1) % period for i in range(layers)]
     config |= {
-      'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': window or None,
-      'layer_types': [('sliding' if window and of_layer else 'full') + '_attention'
-                      for of_layer in near],
-      'query_pre_attn_scalar': width // heads if largest == layers else head_dim} | {
-      f'{name}_logit_softcapping': _plain(get(f'{name}_logit_softcapping', cap)) or None
-      for name, cap in zip(('attn', 'final'), caps, strict=True)}
+      'hidden_activation': 'gelu_pytorch_tanh', 'sliding_window': window,
+      'layer_types': ['sliding_attention' if window and is_near else 'full_attention'
+                      for is_near in near],
+      'query_pre_attn_scalar': width // heads if largest == layers else head_dim,
+      'attn_logit_softcapping': _plain(get('attn_logit_softcapping', attention_cap)) or None,
+      'final_logit_softcapping': _plain(get('final_logit_softcapping', logit_cap)) or None}
   if kind == 'gemma3':
     config['rope_local_base_freq'] = _plain(get('rope.freq_base_swa', 10000.0))
   return config
