@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fairjax.cli.options import add_shared
 from fairjax.cli.verb import Command
-from fairjax.errors import UserError
+from fairjax.errors import UserError, first_line
 from fairjax.files import installed_versions
 
 
@@ -95,10 +95,16 @@ def doctor(options: argparse.Namespace) -> int:
   lines = list(found.items())
   lines += [(name, "missing: training needs it: pip install 'fairjax[train]'")
             for name in ('tensorflow', 'tensorflow-text', 'seqio') if name not in found]
-  devices = jax.devices()
-  lines.append(('devices', f'{len(devices)} x {devices[0].device_kind} ({jax.default_backend()}), '
-                f'process {jax.process_index()} of {jax.process_count()}'))
   faults = [libtpu_fault(found, importlib.metadata.requires('jax') or ())]
+  devices = []
+  try:
+    devices = jax.devices()
+    lines.append(('devices', f'{len(devices)} x {devices[0].device_kind} '
+                  f'({jax.default_backend()}), process {jax.process_index()} of '
+                  f'{jax.process_count()}'))
+  except (RuntimeError, AssertionError) as e:  # another process may hold them
+    lines.append(('devices', 'none'))
+    faults.append(f'JAX opens no device: {first_line(e)}')
   workdir, bucket = options.workdir, options.bucket
   place = pathlib.Path(workdir or pathlib.Path.cwd())
   lines.append(('cores, free disk', f'{os.cpu_count()}, {free_bytes(place) / 2**30:.0f} GiB'))
@@ -117,7 +123,7 @@ def doctor(options: argparse.Namespace) -> int:
     told, fault = model_state(options.pretrained)
     lines += told
     faults.append(fault)
-  if options.kernel:
+  if options.kernel and devices:
     told, fault = kernel_state(workdir)
     lines += told
     faults.append(fault)

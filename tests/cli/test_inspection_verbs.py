@@ -79,3 +79,12 @@ def test_doctor_says_where_the_time_of_a_stage_went(tmp_path, capsys):
   assert ('[debias/x]         10 steps/s, 1,000 tokens/s; 40 % of 10.0 s productive: '
           'compiling 5.0 s, productive 4.0 s, waiting for input 1.0 s\n') in printed
   assert 'not for cpu' in printed
+
+
+def test_devices_that_cannot_be_opened_are_a_line(monkeypatch, capsys):
+  def devices():
+    raise RuntimeError("Unable to initialize backend 'tpu': libtpu.so already in use\nmore")
+  monkeypatch.setattr('jax.devices', devices)
+  assert cli.main(['doctor', '--kernel']) == 2
+  assert capsys.readouterr().out.endswith(
+    "\n! JAX opens no device: Unable to initialize backend 'tpu': libtpu.so already in use\n")
