@@ -290,10 +290,22 @@ def test_the_state_in_an_answer(answer, kind):
   assert read_state(answer).kind == kind
 
 
+@pytest.mark.parametrize(('nodes', 'code'), [
+  ([{'nodeId': 'job'}], 0), ([{'nodeId': 'job-0'}, {'nodeId': 'job-1'}], 2),
+  ([{'multisliceParams': {'nodeCount': 2}}], 2)])
+def test_a_slice_of_that_name_that_is_another_is_not_taken(cloud, nodes, code):
+  spec = [{'node': {'acceleratorType': 'v5litepod-16'}, **node} for node in nodes]
+  answer = {'state': {'state': 'ACTIVE'}, 'tpu': {'nodeSpec': spec}}
+  cloud.world([[f'ANSWER:{json.dumps(answer)}']])
+  assert cloud.launch('run' if code else 'up', delete_after=True) == code
+  assert ('there job is 2 x v5litepod-16, not 1 x v5litepod-16' in cloud.log()) == bool(code)
+  assert 'delete' not in cloud.verbs()
+
+
 def test_a_failure_without_a_message_shows_the_answer(cloud):
   for failed in (None, {}, 'it broke', {'error': 'it broke'}, {'error': {'code': 5}}, []):
     text = json.dumps({'state': {'state': 'FAILED', 'failedData': failed}})
-    assert read_state(text) == ('dead', f'FAILED: {text}', False)
+    assert read_state(text)[:3] == ('dead', f'FAILED: {text}', False)
   taken = json.dumps({'name': 'projects/quota-lab/x', 'state': {'state': 'SUSPENDED'}})
   assert not read_state(taken).quota  # the name of a project is no limit
   failed = {'error': None}

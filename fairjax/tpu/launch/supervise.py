@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fairjax.errors import UserError
 from fairjax.processes import PREEMPTED
@@ -203,6 +203,7 @@ class State(NamedTuple):
   kind: str
   words: str  # of the cloud: the state and its reason, or the whole answer of a dead slice
   quota: bool = False  # it died of a limit of the project, so that another request would, too
+  slices: str = ''  # number and type: '2 x v6e-8'; '' where the answer does not hold them
 
 
 def is_limit(text: str) -> bool:
@@ -236,12 +237,22 @@ def read_state(output: str) -> State:
     reason = reason.get(field) if isinstance(reason, dict) else None
   words = f'{name}: {reason}' if reason else name
   if name == 'ACTIVE' or name in _WAITING:
-    return State(READY if name == 'ACTIVE' else WAITING, words)
+    return State(READY if name == 'ACTIVE' else WAITING, words, slices=_slices(answer))
   if name not in _DEAD:
     return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
   if not reason:
     return State(DEAD, f'{name}: {output.strip()}')
   return State(DEAD, words, is_limit(words))
+
+
+def _slices(answer: Any) -> str:
+  try:
+    specs = answer['tpu']['nodeSpec']
+    count = sum(found.get('multisliceParams', {}).get('nodeCount', 1) for found in specs)
+    tpu, = {found['node']['acceleratorType'].rpartition('/')[2] for found in specs}
+  except (KeyError, TypeError, ValueError, AttributeError):
+    return ''
+  return f'{count} x {tpu}'
 
 
 def read_status(text: str) -> dict[str, tuple[str, int]]:
@@ -329,8 +340,8 @@ class WatchedSlice:
     self._asked = False  # whether something may be in the cloud
     self._made = False  # the slice, in this process
     self.may_run = False  # a command of ours or of others, as far as is known
-    self.title = (f'queued resource {spec.job} ({spec.slices} x {spec.slice.accelerator_type}) in '
-                  f'{spec.zone}')
+    self._slices = f'{spec.slices} x {spec.slice.accelerator_type}'
+    self.title = f'queued resource {spec.job} ({self._slices}) in {spec.zone}'
 
   def state(self, *, tries: int = _FAILURES) -> State:
     """Asks for the state; `StepFailed` if every try failed or the account may not ask."""
@@ -349,6 +360,11 @@ class WatchedSlice:
       if state.words != logged and state.kind != ABSENT:
         self._executor.log(f'{self.title}: {state.words}')
         logged = state.words
+      if state.slices not in ('', self._slices):
+        self._executor.log(f'there {self._spec.job} is {state.slices}, not {self._slices}: choose '
+                           'another --name, or delete that one')
+        self.may_run = True
+        return USER_ERROR
       if state.kind == READY:
         return 0
       if state.kind == ABSENT:
