@@ -343,10 +343,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard_by(act: Callable[[int], None]) -> Iterator[None]:
-  """Has a thread call `act(number)` for SIGINT and SIGTERM in the block (main thread only).
-
-  A handler written in Python would wait until the main thread has compiled or computed.
-  """
+  """Has a thread call `act(number)` for SIGINT and SIGTERM in the block (main thread only)."""
+  # A handler written in Python would wait until the main thread has compiled or computed.
   def hear():
     while data := reader.recv(64):
       for number in data:

@@ -125,11 +125,8 @@ _NATIVE = re.compile(rb'WARNING: All log messages before absl::InitializeLog|[IW
 
 @contextlib.contextmanager
 def without_native_lines() -> Iterator[None]:
-  """Holds back what TensorFlow's C++ code writes to stderr when it is imported, and nothing else.
-
-  No setting of TensorFlow's does: it writes these lines before it reads any.
-  """
-  try:
+  """Holds back what TensorFlow's C++ code writes to stderr when it is imported."""
+  try:  # no setting does: it writes these lines before it reads any
     before = os.dup(2)
   except OSError:  # stderr is closed
     yield

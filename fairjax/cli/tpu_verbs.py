@@ -39,7 +39,6 @@ def prepare_process() -> None:
 
 def compile_config(
   config: Config, *, topology: str, programs: Sequence[str], smallest: bool, as_json: bool,
-  versions: Mapping[str, str], log: Callable[[str], None],
 ) -> None:
   """Prints what programs (empty: all of the config) need; `UserError` if something does not fit."""
   where = find_slice(topology)
@@ -47,11 +46,10 @@ def compile_config(
   from fairjax.tpu.programs import NoCompiler, programs_of, sized
 
   config, results, problems = sized(config), [], []
+  show = (lambda line: None) if as_json else functools.partial(print, flush=True)
   for program in programs or programs_of(config):
     try:
-      result, problem = _one(
-        config, program, where, smallest=smallest, log=log,
-        show=(lambda line: None) if as_json else functools.partial(print, flush=True))
+      result, problem = _one(config, program, where, smallest=smallest, show=show)
     except NoCompiler:
       raise
     except UserError as e:
@@ -62,7 +60,7 @@ def compile_config(
     problems += [problem] if problem else []
   if as_json:
     print(json.dumps({'topology': topology, 'fits': not problems, 'programs': results,
-                      'versions': dict(versions)}, indent=2, allow_nan=False), flush=True)
+                      'versions': installed_versions()}, indent=2, allow_nan=False), flush=True)
   else:
     from fairjax.tpu.slice_search import CAVEAT
     print(CAVEAT, flush=True)
@@ -70,9 +68,7 @@ def compile_config(
     raise UserError('. '.join(problems))
 
 
-def compile_matrix(
-  *, output: str, as_json: bool, versions: Mapping[str, str], log: Callable[[str], None],
-) -> None:
+def compile_matrix(*, output: str, as_json: bool) -> None:
   """Compiles the paper's models for its slices and modern ones, and writes the page."""
   page = check_writable(output)
   if page.suffix == '.json':
@@ -82,14 +78,13 @@ def compile_matrix(
   prepare_process()
   from fairjax.tpu.slice_search import paper_cells, run_matrix
   results = run_matrix(
-    paper_cells(), output=output, versions=versions, log=log,
+    paper_cells(), output=output, versions=installed_versions(), log=log_line,
     command=f'fairjax tpu compile --matrix --output={output}')
   print(json.dumps(results, indent=2, allow_nan=False) if as_json else output)
 
 
 def _one(
-  config: Config, program: str, where: Slice, *, smallest: bool, log: Callable[[str], None],
-  show: Callable[[str], None],
+  config: Config, program: str, where: Slice, *, smallest: bool, show: Callable[[str], None],
 ) -> tuple[dict, str]:
   """Result of one program, for JSON; and what it lacks, in words, if it does not fit."""
   from fairjax.tpu.slice_search import (
@@ -104,11 +99,11 @@ def _one(
 
   chip, begun = where.chip.name, None
   if not smallest:
-    begun, _ = analyse(config, program, where, log=log)
+    begun, _ = analyse(config, program, where, log=log_line)
     show('\n'.join(describe(begun)))
     if begun.fits:
       return begun.to_dict(), ''
-  search = smallest_slice(config, program, where, begun=begun, log=log)
+  search = smallest_slice(config, program, where, begun=begun, log=log_line)
   found, tried = search.found, search.tried
   more: dict = {'tried': tried} | ({} if smallest else {'advice': advice(program)})
   options = options_of(config, found) if found else None
@@ -159,14 +154,12 @@ def _compile(options: argparse.Namespace) -> None:
   with ended_at_once('interrupted; the same command continues with the cells that are not compiled'
                      if options.matrix else 'interrupted; nothing is kept of what was compiled'):
     if options.matrix:
-      compile_matrix(output=options.output, as_json=options.json, versions=installed_versions(),
-                     log=log_line)
+      compile_matrix(output=options.output, as_json=options.json)
       return
     from fairjax.config_io import load_config
     compile_config(
       load_config(options.config, options.overrides), topology=options.topology,
-      programs=options.program or (), smallest=options.smallest, as_json=options.json,
-      versions=installed_versions(), log=log_line)
+      programs=options.program or (), smallest=options.smallest, as_json=options.json)
 
 
 _EXAMPLE = (

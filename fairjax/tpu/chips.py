@@ -140,10 +140,7 @@ def find_slice(name: str) -> Slice:
 
 
 def find_accelerator(name: str, *, shape: str = '') -> Slice:
-  """The slice that Google Cloud rents under that name; `v5e-16` is taken for `v5litepod-16`.
-
-  `shape`, in chips, is for sizes that the table does not hold, or that exist in several shapes.
-  """
+  """The slice that Google Cloud rents; `shape`, in chips, for sizes that the table lacks."""
   prefix, _, number = name.lower().partition('-')
   chip = next((c for c in CHIPS.values() if prefix in (c.name, c.cloud.prefix)), None)
   if chip is None or not re.fullmatch(r'[1-9][0-9]*', number):

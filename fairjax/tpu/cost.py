@@ -63,10 +63,7 @@ def analyse(
   config: Config, program: str, where: Slice, *, log: Callable[[str], None] = lambda line: None,
   cached: Callable[[str], dict | None] = lambda key: None,
 ) -> tuple[Analysis, str]:
-  """Compiles a program for a slice, unless `cached` knows the result (of `to_dict`) for its key.
-
-  Equal keys mean the same program, slice, compiler and count.
-  """
+  """Compiles a program, unless `cached` has the result (of `to_dict`) of its key."""
   devices, chip = slice_devices(where, num_slices=config.mesh.slices), where.chip
   found = lower_program(config, program, devices)
   key = _key(found.lowered, where)

@@ -83,10 +83,7 @@ def smallest_slice(
   config: Config, program: str, where: Slice, *, begun: Analysis | None = None,
   log: Callable[[str], None] = lambda line: None,
 ) -> Search:
-  """Tries slices upwards; `mesh.data` grows with them and, where that does not do, `mesh.fsdp`.
-
-  With `begun`, the analysis of `where` that does not fit, it begins there with other meshes.
-  """
+  """Tries slices upwards, each with larger `mesh.fsdp`; from `begun` on, which does not fit."""
   config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, data=-1))
   tried: list[str] = []
   refused, compiled, over = '', [begun] if begun else [], operator.attrgetter('bytes_over')
@@ -171,10 +168,7 @@ class Cell(NamedTuple):
 
 
 def paper_cells() -> list[Cell]:
-  """Step 1 on 128 cores of v3 and step 3 on 16, as the paper (H-18, H-23), and on v5e and v6e.
-
-  Then step 3 of published decoders, whose sizes `configs/decoders` has.
-  """
+  """Steps 1 and 3 of the paper on its slices (H-18, H-23) and modern ones; published decoders."""
   cells = []
   for program, topologies in (('lm', ('v3:8x8', 'v5e:8x8', 'v6e:8x8')),
                               ('debias', ('v3:2x4', 'v5e:4x4', 'v6e:4x4')),
@@ -193,11 +187,7 @@ def run_matrix(
   cells: list[Cell], *, output: str, versions: Mapping[str, str], command: str,
   log: Callable[[str], None],
 ) -> dict[str, Any]:
-  """Compiles every cell, writes the page, and returns what the JSON file beside it holds.
-
-  The JSON file has the fingerprint of every program and compiler: an interrupted matrix continues,
-  and a changed program is compiled again.
-  """
+  """Compiles the cells that the JSON file beside the page lacks; writes and returns both."""
   path = pathlib.Path(output)
   cache = path.with_suffix('.json')
   results = _read(cache) if cache.exists() else {}

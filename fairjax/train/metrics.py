@@ -37,10 +37,7 @@ class IntervalMetrics:
     self._steps.append((step, metrics))
 
   def flush(self) -> tuple[dict[str, float], list[tuple[int, bool]]]:
-    """Means since the last flush, and for each step whether its update was made.
-
-    Skipped steps do not count; a name whose weights are all 0 is left out.
-    """
+    """Means over the steps that were made since the last flush; and of each step whether it was."""
     steps, self._steps = jax.device_get(self._steps), []
     totals: dict[str, list[float]] = {}
     made = []
@@ -191,10 +188,7 @@ class _Wandb:
 
 
 class _Mlflow:
-  """A run of MLflow, where MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME say.
-
-  Each start of a stage is one.
-  """
+  """A run of MLflow, a new one at each start of a stage."""
 
   def __init__(self, mlflow: Any, name: str, directory: pathlib.Path):
     self._mlflow = mlflow

@@ -39,7 +39,6 @@ def _options() -> argparse.Namespace:
   parser = argparse.ArgumentParser(prog='python -m tests.chaos', description=__doc__)
   parser.add_argument('--faults', default='all', help=f'of {", ".join(FAULTS)}; comma between')
   parser.add_argument('--runs', type=int, default=7, help='cases of each fault')
-  parser.add_argument('--first', type=int, default=0, help='number of the first case')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--quick', action='store_true',
                       help='runs without sentence similarity, programs without optimizations')
@@ -65,7 +64,7 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
     _log(f'undisturbed: {time.monotonic() - begin:.1f} s, {undisturbed.seconds:.1f} s of processor '
          f'time, {len(laboratory.trace)} moments, {len(laboratory.end)} files and arrays')
     # The faults in turns, so that a pass that is cut off has tried all of them.
-    for number in range(options.first, options.first + options.runs):
+    for number in range(options.runs):
       for fault in options.faults:
         case = cases.carry_out(laboratory, fault, number, options.seed)
         found.append(case)

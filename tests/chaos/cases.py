@@ -42,10 +42,7 @@ class Case:
 
 
 class Laboratory:
-  """Where the runs take place: the undisturbed one, and a workdir that the cases share.
-
-  What a failed case leaves is kept in `failed/` of the folder.
-  """
+  """Where the runs take place; what a failed case leaves is kept in `failed/`."""
 
   def __init__(self, folder: pathlib.Path, fields: Mapping[str, object]):
     self.fields = fields
@@ -62,11 +59,7 @@ class Laboratory:
       self.disk.close()
 
   def record(self) -> Outcome:
-    """Runs without a fault and keeps states, moments and the end.
-
-    Raises:
-      RuntimeError: the run failed, or a second one ends otherwise.
-    """
+    """Runs without a fault and keeps states, moments and the end."""
     self.states.mkdir(parents=True)
     found = self.run(lambda: Watch(self.workdir, Recorder(
       self.workdir, self.folder / 'trace.tsv', self.states)).install())
@@ -112,16 +105,11 @@ class Laboratory:
     (target / 'case.json').write_text(json.dumps(case.to_dict(), indent=2))
     (target / 'output.txt').write_text(output)
 
-  def skip_reason(self, fault: str) -> str:
-    """Why a fault is not possible here; '' if it is."""
-    return self.disk if fault == 'full' and isinstance(self.disk, str) else ''
-
 
 def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int) -> Case:
   case, rng = Case(fault, number), random.Random(f'{seed}/{fault}/{number}')
-  reason = laboratory.skip_reason(fault)
-  if reason:
-    case.what, case.verdict = reason, 'skipped'
+  if fault == 'full' and isinstance(laboratory.disk, str):
+    case.what, case.verdict = laboratory.disk, 'skipped'
     return case
   outputs = []
   try:

@@ -27,22 +27,13 @@ _CLASSES = (
 )
 
 
-def file_class(path: str) -> str | None:
-  """What sort of file a path (relative to the workdir) is; None for those that are not damaged.
-
-  TensorBoard files are copies of `metrics.jsonl` for looking at; nothing reads them again.
-  """
-  if '/tensorboard/' in path:
-    return None
-  return next((name for name, pattern in _CLASSES if re.search(pattern, path)), 'other')
-
-
 def classes(workdir: pathlib.Path) -> dict[str, list[str]]:
+  """Paths (relative to the workdir) by class, without TensorBoard's, which nothing reads again."""
   found = {}
   for path in sorted(p for p in workdir.rglob('*') if p.is_file()):
     name = path.relative_to(workdir).as_posix()
-    sort = file_class(name)
-    if sort:
+    if '/tensorboard/' not in name:
+      sort = next((sort for sort, pattern in _CLASSES if re.search(pattern, name)), 'other')
       found.setdefault(sort, []).append(name)
   return found
 

@@ -17,10 +17,7 @@ _LEFT_OUT = re.compile(
 
 
 def read_end(workdir: pathlib.Path) -> dict[str, str]:
-  """Name -> SHA-256 of every file, and of every array of the newest checkpoint of each stage.
-
-  Starts threads: call it in a process of its own.
-  """
+  """Name -> SHA-256 of every file and array of the newest checkpoints; starts threads."""
   found = {}
   for path in sorted(workdir.rglob('*')):
     name = path.relative_to(workdir).as_posix()

@@ -30,11 +30,7 @@ def limit_file_sizes(most: int) -> None:
 
 
 class SmallDisk:
-  """A file system in memory whose size can be changed while it is used; needs root.
-
-  Args:
-    folder: where it is mounted.
-  """
+  """A file system in memory whose size can be changed while it is used; needs root."""
 
   SIZE = 1 << 28
 
@@ -73,11 +69,7 @@ def small_disk(folder: pathlib.Path) -> SmallDisk | str:
 
 
 def obey_modes() -> None:
-  """Root ignores modes: this process and its threads to come give that up.
-
-  Raises:
-    OSError: it is not allowed to.
-  """
+  """Root ignores modes: this process and its threads to come give that up."""
   if os.geteuid():
     return
   libc = ctypes.CDLL(None, use_errno=True)
@@ -104,11 +96,7 @@ def allow_writing(folder: pathlib.Path) -> None:
 
 
 class Clock:
-  """Stands in for `time.time` and `time.time_ns`; a jump moves both.
-
-  What libraries in C++ read, and `datetime`, is the machine's clock; the times of files are changed
-  between two runs instead (`damage.shuffle_times`).
-  """
+  """Stands in for `time.time` and `time.time_ns`, which Python code reads; a jump moves both."""
 
   def __init__(self):
     self._offset, self._time, self._time_ns = 0, time.time, time.time_ns

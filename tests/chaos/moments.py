@@ -44,12 +44,7 @@ class Moment(NamedTuple):
 
 
 class Watch:
-  """Calls `on_moment` at every moment of this process, before the operation.
-
-  Args:
-    workdir: absolute.
-    on_moment: gets each moment; what it does itself makes no moments.
-  """
+  """Calls `on_moment`, whose own work makes none, at every moment of this process, before it."""
 
   def __init__(self, workdir: str | os.PathLike, on_moment: Callable[[Moment], None]):
     self._prefix = os.path.join(os.fspath(workdir), '')

@@ -99,11 +99,7 @@ class Child:
 
 
 def start(work: Callable[[], int], log: pathlib.Path) -> Child:
-  """Does `work` in a forked process, which ends with the exit code that it returns.
-
-  Both streams go through a pipe, which a limit on files does not concern, and into the file `log`
-  at the end.
-  """
+  """Does `work` in a forked process; its output goes through a pipe, which no limit meets."""
   sys.stdout.flush()
   sys.stderr.flush()
   pipe, into = os.pipe()
@@ -117,10 +113,7 @@ def start(work: Callable[[], int], log: pathlib.Path) -> Child:
 
 
 def wait(child: Child, *, timeout: float = TIMEOUT) -> Outcome:
-  """Awaits the end of a process; after `timeout` seconds it is killed.
-
-  Time in which this process itself was stopped does not count.
-  """
+  """Awaits the end, or kills it after `timeout` seconds in which this process itself ran."""
   hangs, waited, last, output = False, 0.0, time.monotonic(), []
   while True:
     output += _read(child.pipe)

@@ -9,10 +9,8 @@ import pytest
 
 from tests.chaos import cases, end_state, nursery
 from tests.chaos.cases import Case
-from tests.chaos.curriculum import ROOT
+from tests.chaos.curriculum import FAULTS, ROOT
 from tests.chaos.moments import Moment, read_trace
-
-FAULTS = ('kill', 'term', 'full', 'limit', 'read-only', 'clock', 'corrupt')
 
 
 # Every day test_processes.py kills a run, and run/test_published.py goes on from what kills leave.

@@ -15,7 +15,7 @@ LOCK = ROOT / 'launch' / 'requirements.txt'
 ENCODER, MODELS = LOCK.with_name('encoder.txt'), LOCK.with_name('models.txt')
 
 
-def locked(path=LOCK) -> list[tuple[Requirement, list[str]]]:
+def locked(path) -> list[tuple[Requirement, list[str]]]:
   text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
   found = []
   for line in text.splitlines():
@@ -32,9 +32,9 @@ def environment(python: str) -> dict[str, str]:
     'platform_python_implementation': 'CPython', 'implementation_name': 'cpython', 'extra': ''}
 
 
-def versions(python: str) -> dict[str, str]:
+def versions(name: str, python: str) -> dict[str, str]:
   found = {}
-  for requirement, _ in locked():
+  for requirement, _ in locked(LOCK.with_name(f'{name}.txt')):
     if requirement.marker is None or requirement.marker.evaluate(environment(python)):
       (specifier,) = requirement.specifier
       assert specifier.operator == '==' and '*' not in specifier.version, requirement
@@ -45,31 +45,22 @@ def versions(python: str) -> dict[str, str]:
 
 
 def test_every_entry_is_pinned_and_hashed():
-  entries = locked()
+  entries = locked(LOCK)
   assert len(entries) > 60
   for requirement, hashes in entries + locked(ENCODER) + locked(MODELS):
     assert hashes and all(re.fullmatch('sha256:[0-9a-f]{64}', h) for h in hashes), requirement
     assert requirement.url is None
 
 
-@pytest.mark.parametrize(('name', 'extras'), [('py313', ('train', 'dev')), ('colab', ('dev',))])
-def test_lists_for_python_3_13_cover_what_setup_asks_for(name, extras):
-  found = {canonicalize_name(r.name): r.specifier for r, _ in locked(LOCK.with_name(f'{name}.txt'))}
-  asked = setup_argument('install_requires') + [
-    text for extra in extras for text in setup_argument('extras_require')[extra]]
-  for requirement in map(Requirement, asked):
-    (pin,) = found[canonicalize_name(requirement.name)]
-    assert pin.version in requirement.specifier, f'{requirement}: launch/lock.sh keep'
-
-
-@pytest.mark.parametrize('python', ['3.11', '3.12', '3.13'])
-def test_it_covers_what_setup_asks_for(python):
-  found, extras = versions(python), setup_argument('extras_require')
-  for text in setup_argument('install_requires') + extras['train'] + extras['tpu']:
-    requirement = Requirement(text)
-    name = canonicalize_name(requirement.name)
-    assert name in found, f'{name} is not locked: {LOCK.name} is older than setup.py'
-    assert found[name] in requirement.specifier, f'{name} {found[name]} is not {requirement}'
+@pytest.mark.parametrize(('name', 'python', 'extras'), [
+  *(('requirements', python, ('train', 'tpu')) for python in ('3.11', '3.12', '3.13')),
+  ('py313', '3.13', ('train', 'dev')), ('colab', '3.13', ('dev',))])
+def test_a_list_covers_what_setup_asks_for(name, python, extras):
+  found, asked = versions(name, python), setup_argument('extras_require')
+  for requirement in map(Requirement, setup_argument('install_requires') + [
+      text for extra in extras for text in asked[extra]]):
+    assert found[canonicalize_name(requirement.name)] in requirement.specifier, (
+      f'{requirement}: launch/lock.sh keep')
 
 
 def test_models_that_configs_name_are_locked():
@@ -84,7 +75,7 @@ def test_workers_have_the_encoder_that_the_paper_configs_name():
   assert requirement.marker is None
   for name in ('wikitext103', 'wmt19'):
     assert load_config(str(ROOT / 'configs' / f'{name}.py')).measure.encoder == 'minilm'
-  assert {'safetensors', 'tokenizers'} <= set(versions('3.11'))
+  assert {'safetensors', 'tokenizers'} <= set(versions('requirements', '3.11'))
   for script in ('worker.sh', 'Dockerfile'):
     text = (ROOT / 'launch' / script).read_text(encoding='utf-8')
     (line,) = [x for x in text.splitlines() if '--no-deps' in x]

@@ -181,21 +181,19 @@ def test_slices_that_are_always_taken_away_are_replaced_only_so_often(cloud):
   assert replaced == [5, 10]  # the pauses grow
 
 
-def test_quota_is_never_asked_for_again(cloud):
-  cloud.world([['FAILED: Quota limit TPUV5sPreemptiblePerProject has been exceeded']])
+@pytest.mark.parametrize(('world', 'said', 'not_said'), [
+  ({'lives': [['FAILED: Quota limit TPUV5sPreemptiblePerProject has been exceeded']]},
+   ['still there'], []),
+  ({'lives': [['ACTIVE']], 'create': "ERROR: Quota 'TPUS_PER_PROJECT' exceeded. Limit: 0"},
+   ['fairjax tpu list', 'failed: request 1 x v5litepod-16; ',
+    'nothing is left that costs money: there is no queued resource job'],
+   ['still there', 'delete job'])])
+def test_quota_is_never_asked_for_again(cloud, world, said, not_said):
+  cloud.world(**world)
   assert cloud.launch() == 2
   assert cloud.verbs() == ['describe', 'create', 'describe']
-  assert 'a limit of the project' in cloud.log() and 'still there' in cloud.log()
-
-
-def test_quota_that_refuses_the_request_itself_is_the_users_to_mend(cloud):
-  cloud.world([['ACTIVE']], create="ERROR: Quota 'TPUS_PER_PROJECT' exceeded. Limit: 0")
-  assert cloud.launch() == 2
-  assert cloud.verbs() == ['describe', 'create', 'describe']
-  assert 'fairjax tpu list' in cloud.log()
-  assert 'nothing is left that costs money: there is no queued resource job' in cloud.log()
-  assert 'still there' not in cloud.log() and 'delete job' not in cloud.log()
-  assert 'failed: request 1 x v5litepod-16; ' in cloud.log()
+  assert all(words in cloud.log() for words in ['a limit of the project', *said])
+  assert not any(words in cloud.log() for words in not_said)
 
 
 @pytest.mark.parametrize(('state', 'left'), [
@@ -460,19 +458,13 @@ def test_ctrl_c_names_what_is_left_and_how_to_delete_it(cloud):
   assert 'Traceback' not in errors
 
 
-def test_a_sweep_runs_its_points_on_one_slice_one_after_the_other(cloud):
-  cloud.world([['ACTIVE']], codes=('0 0',), hosts=('w-0',))
-  points = [spec(command=('run', '--workdir=gs://bucket-1/a')),
-            spec(command=('run', '--workdir=gs://bucket-1/b'))]
-  assert cloud.launch(specs=points) == 0
-  assert cloud.verbs().count('create') == 1 and cloud.verbs().count('start') == 2
-  words = (cloud.folder / 'hosts/w-0/argv').read_bytes()
-  assert words == b'run\0--workdir=/mnt/fairjax/bucket-1/b\0'
-  assert '2 of 2: run --workdir=gs://bucket-1/b' in cloud.log()
-
-
-def test_a_sweep_ends_with_the_first_point_that_fails(cloud):
-  cloud.world([['ACTIVE']], codes=('2 0',), hosts=('w-0',))
+@pytest.mark.parametrize(('codes', 'code', 'starts'), [('0 0', 0, 'ab'), ('2 0', 2, 'a')])
+def test_a_sweep_runs_its_points_on_one_slice_up_to_the_first_that_fails(
+    cloud, codes, code, starts):
+  cloud.world([['ACTIVE']], codes=(codes,), hosts=('w-0',))
   points = [spec(command=('run', f'--workdir=gs://bucket-1/{x}')) for x in 'ab']
-  assert cloud.launch(specs=points) == 2
-  assert cloud.verbs().count('start') == 1
+  assert cloud.launch(specs=points) == code
+  assert cloud.verbs().count('create') == 1 and cloud.verbs().count('start') == len(starts)
+  words = (cloud.folder / 'hosts/w-0/argv').read_bytes()
+  assert words == f'run\0--workdir=/mnt/fairjax/bucket-1/{starts[-1]}\0'.encode()
+  assert ('2 of 2: run --workdir=gs://bucket-1/b' in cloud.log()) == (code == 0)
