@@ -11,6 +11,9 @@ from collections.abc import Iterable
 class UserError(ValueError):
   """Input that the user can correct; the message is one complete line."""
 
+  def __str__(self) -> str:
+    return printable(super().__str__()).replace('\n', '\\n')
+
 
 class Damaged(UserError):
   """A saved file is not what was written; an older one may do."""
@@ -22,6 +25,11 @@ class Fault(RuntimeError):
 
 class Preempted(Exception):
   """The work was interrupted and saved; the same command continues it (exit code 42)."""
+
+
+def printable(text: str) -> str:
+  """Text with escapes for what a terminal would obey or hide; line feeds stay."""
+  return ''.join(c if c.isprintable() or c == '\n' else ascii(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:

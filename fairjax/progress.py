@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from fairjax import processes
+from fairjax.errors import printable
 
 if TYPE_CHECKING:
   from tqdm import tqdm
@@ -150,7 +151,7 @@ def write_line(line: str, file: TextIO) -> None:
     if _open_bars:
       from tqdm import tqdm
       stack.enter_context(tqdm.external_write_mode(file=file))
-    print(line, file=file, flush=True)
+    print(printable(line), file=file, flush=True)
 
 
 def print_line(line: str) -> None:

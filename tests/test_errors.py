@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairjax.errors import unknown_name
+from fairjax.errors import printable, unknown_name
 
 
 @pytest.mark.parametrize(('name', 'known', 'offered'), [
@@ -21,3 +21,8 @@ def test_only_near_names_are_offered_and_never_one_that_looks_the_same(name, kno
   assert ('did you mean' in text) == bool(offered and offered.startswith('did'))
   if offered and offered.startswith('it looks'):
     assert text.split(':')[0].isascii()
+
+
+def test_what_a_terminal_obeys_is_shown():
+  assert printable('caf\u00e9 \u6f22\n\x1b[31m\u202e\r\ud800') == (
+    'caf\u00e9 \u6f22\n\\x1b[31m\\u202e\\r\\ud800')

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairjax import processes
 from fairjax.config import Config
-from fairjax.errors import UserError
+from fairjax.errors import UserError, printable
 from fairjax.progress import print_line, write_line
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 def print_result(options: argparse.Namespace, result: Any, lines: Callable[[Any], str]) -> None:
   """Prints a result as JSON, or as the text that `lines` makes of it."""
-  print(json.dumps(result, indent=2, allow_nan=False) if options.json else lines(result))
+  print(json.dumps(result, indent=2, allow_nan=False) if options.json else printable(lines(result)))
 
 
 def format_section(section: 'Section') -> str:

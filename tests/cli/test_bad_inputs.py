@@ -179,6 +179,8 @@ SECTIONS = {
          {'r.jsonl': 'prompt,answer\nIn Chile,good\n'}),
     Case('a value that the attribute lacks', MEASURE, 'Other values need an attribute file', {
       'r.jsonl': records(lambda rows: [rows[0] | {'value': 'France'}])}),
+    Case('a value with a line feed that colours the terminal', MEASURE, r"'Chi\nle\x1b[31m'", {
+      'r.jsonl': records(lambda rows: [r | {'value': 'Chi\nle\x1b[31m'} for r in rows])}),
     Case('a report into a file', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
          '--output=DIR/r.jsonl', 'is no folder: name one', {'r.jsonl': records()}),
     Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
