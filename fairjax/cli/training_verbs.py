@@ -18,7 +18,6 @@ from fairjax.cli.verb import (
 from fairjax.config import STAGES, Config
 from fairjax.config_io import from_dict, load_config, read_config_json
 from fairjax.errors import UserError
-from fairjax.progress import without_native_lines
 
 if TYPE_CHECKING:
   from fairjax.run.job import Job
@@ -76,11 +75,12 @@ def _data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(options: argparse.Namespace) -> None:
+  from fairjax.data.corpus import importing_tensorflow
   prepared = open_job(options).prepared
   print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
         + ', '.join(prepared.manifest['splits']))
   if options.seqio_cache:
-    with without_native_lines():
+    with importing_tensorflow('--seqio-cache'):
       from fairjax.data.seqio_cache import write_seqio_cache
     write_seqio_cache(prepared, options.seqio_cache)
 

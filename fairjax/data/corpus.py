@@ -170,6 +170,18 @@ def augment_file(
     **counts.to_dict()}
 
 
+@contextlib.contextmanager
+def importing_tensorflow(what: str, instead: str = '') -> Iterator[None]:
+  """Imports TensorFlow without its lines; `UserError` where something is not installed."""
+  try:
+    with without_native_lines():
+      yield
+  except ModuleNotFoundError as e:
+    raise UserError(f"{what} needs {e.name}: pip install -e '.[train]'{instead}") from None
+
+
+_NEEDED = 'a dataset of WikiText', (
+  '; or set data.source=wikitext and the files in data.train, data.valid and data.test')
 SPLITS = ('train', 'valid', 'test')
 # Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
 _SAMPLED_DOCUMENTS = 200
@@ -194,7 +206,7 @@ class Corpus:
     if data.source in PLANTED_SOURCES:
       return iter(self._planted(self._planted_number(split), SPLITS.index(split)))
     if data.source in TFDS_SOURCES:
-      with without_native_lines():
+      with importing_tensorflow(*_NEEDED):
         from fairjax.data.tfds_wikitext import tfds_texts
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else (re.sub('\n+', '\n', t).strip('\n') for t in texts)
@@ -248,7 +260,7 @@ class Corpus:
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""
     if self._builder is None:
-      with without_native_lines():
+      with importing_tensorflow(*_NEEDED):
         from fairjax.data.tfds_wikitext import build_wikitext
       data = self.data
       self._builder = TfdsDataset(build_wikitext(

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 
 from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
-from fairjax.data.corpus import SPLITS, TfdsDataset, read_files
+from fairjax.data.corpus import SPLITS, TfdsDataset, importing_tensorflow, read_files
 from fairjax.data.documents import list_files
 from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
 from fairjax.data.token_store import open_token_store
 from fairjax.data.wikitext import compare_wikitext, find_wikitext
 from fairjax.errors import UserError
 from fairjax.files import check_sizes, file_sha256, read_sealed_json
-from fairjax.progress import without_native_lines
 from fairjax.vocabulary import load_vocabulary
 
 SHOWN = 20  # broken lines of one file that are named; the rest is counted
@@ -112,8 +111,8 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
 
 def check_cache(directory: str | os.PathLike) -> Findings:
   """Reads the caches of `write_seqio_cache` (or of seqio's own job) in a folder."""
-  with without_native_lines():
-    from fairjax.data.tfds_wikitext import check_tfrecords  # TensorFlow
+  with importing_tensorflow('--seqio-cache'):
+    from fairjax.data.tfds_wikitext import check_tfrecords
   findings, directory = Findings(), pathlib.Path(directory)
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
@@ -169,8 +168,8 @@ def _check_source(path: str, data: DataConfig, findings: Findings, counts: colle
 def _check_wikitext(data: DataConfig, findings: Findings) -> None:
   """Reads the dataset in `data.tfds_dir`, else the official files it would be made of."""
   if data.tfds_dir:
-    with without_native_lines():
-      from fairjax.data.tfds_wikitext import check_tfrecords, find_dataset  # TensorFlow
+    with importing_tensorflow('data.tfds_dir'):
+      from fairjax.data.tfds_wikitext import check_tfrecords, find_dataset
     if builder := find_dataset(data.source, data.tfds_dir):
       dataset = TfdsDataset(builder)
       for split, files in dataset.files.items():

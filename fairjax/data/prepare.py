@@ -43,7 +43,7 @@ from fairjax.config import (
 )
 from fairjax.config_io import config_differences, from_dict
 from fairjax.counterfactual import Attribute, TokenMatcher, load_attribute, replacement_pieces
-from fairjax.data.corpus import SPLITS, Corpus
+from fairjax.data.corpus import SPLITS, Corpus, importing_tensorflow
 from fairjax.data.documents import sample_lines
 from fairjax.data.sentence_text import SentenceCorpus, Survey
 from fairjax.data.token_store import (
@@ -66,7 +66,6 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
-from fairjax.progress import without_native_lines
 from fairjax.vocabulary import (
   WORDS_VERSION,
   Encoder,
@@ -92,12 +91,9 @@ def tokenizer_of(reader: str, vocabulary: Vocabulary) -> Tokenize | None:
 
 def import_seqio_tasks() -> types.ModuleType:
   """`fairjax.data.seqio_tasks`; `UserError` where TensorFlow or seqio is not installed."""
-  try:
-    with without_native_lines():
-      from fairjax.data import seqio_tasks
-  except ModuleNotFoundError as e:
-    raise UserError(f"data.reader=seqio needs {e.name}: pip install -e '.[train]'; or set "
-                    '--config.data.reader=numpy, which gives the same batches') from None
+  with importing_tensorflow('data.reader=seqio', '; or set --config.data.reader=numpy, which gives '
+                            'the same batches'):
+    from fairjax.data import seqio_tasks
   return seqio_tasks
 
 

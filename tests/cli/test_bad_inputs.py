@@ -245,11 +245,16 @@ CASES = [pytest.param(case, id=f'{section}: {case.what}')
          for section, cases in SECTIONS.items() for case in cases]
 
 
-def test_data_without_tensorflow_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-  case = Case('no TensorFlow', text_config(), "needs seqio: pip install -e '.[train]'", documents())
+@pytest.mark.parametrize('command', [
+  text_config(), 'step check-data --seqio-cache=DIR',
+  'step data --config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR --workdir=DIR/w'
+])
+def test_data_without_tensorflow_is_refused_in_one_line(tmp_path, monkeypatch, capsys, command):
+  case = Case('no TensorFlow', command, "needs seqio: pip install -e '.[train]'", documents())
   monkeypatch.setitem(sys.modules, 'seqio', None)
-  monkeypatch.delitem(sys.modules, 'fairjax.data.seqio_tasks', raising=False)
-  monkeypatch.delattr(fairjax.data, 'seqio_tasks', raising=False)
+  for module in ('seqio_tasks', 'tfds_wikitext'):
+    monkeypatch.delitem(sys.modules, f'fairjax.data.{module}', raising=False)
+    monkeypatch.delattr(fairjax.data, module, raising=False)
   test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, capsys)
 
 
