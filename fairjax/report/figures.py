@@ -58,7 +58,8 @@ def plot_fairness(
         axis.set_title(f'{panel}, {plain(title)}')
       row[0].set_ylabel('Wasserstein-1 distance')
     handles, labels = _floor_legend()
-    figure.legend(handles, labels, loc='outside lower center', ncols=3, frameon=False)
+    figure.legend(handles, labels, loc='outside lower center', frameon=False,
+                  ncols=3 if figure.get_figwidth() > 6.5 else 1)
     return save_figure(figure, path)
 
 

@@ -8,7 +8,7 @@
 | 4, 5, 7 | `plot_improvements` of several corpora, one scorer (BERT, opinion, Google) each |
 | 6 | `plot_relevance`: I.F. against S.S., one panel an attribute |
 | 8 to 15 | `plot_improvements` of one corpus, several scorers, I.F. or G.F. (Country, Name) |
-| 16, 17 | `plot_models`: language models beside each other, by attribute, I.F. or G.F. |
+| 16, 17 | `plot_models`: language models beside each other, by attribute, I.F. or G.F. (H-33) |
 
 Bars and points carry their floors and errors, which the paper does not show. `path` is that of the
 files, without suffix; each function gives the files. A name that nothing has is a `UserError`.
@@ -25,13 +25,10 @@ from fairjax.measure import Generations, wasserstein_1
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.differences import FAIRNESS
 from fairjax.report.figures import (
-  FLOOR,
-  OTHER_COLOURS,
   drawing,
   plain,
   plot_fairness,
   plot_tradeoff,
-  pyplot,
   save_figure,
   tradeoff_points,
 )
@@ -139,33 +136,14 @@ def plot_models(
   path: str | os.PathLike, *, attributes: Mapping[str, Sequence[ModelRow]],
   scorers: Sequence[str], measure: str,
 ) -> list[pathlib.Path]:
-  """Language models beside each other by attribute, a panel a scorer (Figs. 16, 17; H-33)."""
+  """Language models beside each other, a row an attribute, a column a scorer (Figs. 16, 17)."""
   _check(scorers, [row for rows in attributes.values() for row in rows])
   names = list(dict.fromkeys(row.name for rows in attributes.values() for row in rows))
-  palette = ('#555555', '#0072B2', '#D55E00', *OTHER_COLOURS)
-  plt, width = pyplot(), 0.8 / len(names)
-  with drawing(1, len(scorers), 3.6 * len(scorers), 3.0) as (figure, axes):
-    for axis, scorer in zip(axes[0], scorers, strict=True):
-      for group, rows in enumerate(attributes.values()):
-        for row in rows:
-          estimate = row.estimate(scorer, measure)
-          if estimate is None:
-            continue
-          place = names.index(row.name)
-          x = group + (place - (len(names) - 1) / 2) * width
-          axis.bar(x, estimate['value'], 0.9 * width, color=palette[place % len(palette)],
-                   yerr=estimate['std_error'], error_kw={'linewidth': 0.9})
-          axis.bar(x, estimate['null_p95'], 0.9 * width, linewidth=0.8, **FLOOR)
-      axis.set_xticks(range(len(attributes)), [plain(a) for a in attributes])
-      axis.set_title(f'{FAIRNESS[measure]}, scorer {plain(scorer)}')
-      axis.set_ylim(bottom=0)
-    axes[0][0].set_ylabel('Wasserstein-1 distance')
-    patches = [plt.Rectangle((0, 0), 1, 1, color=palette[i % len(palette)])
-               for i in range(len(names))]
-    floor = plt.Rectangle((0, 0), 1, 1, **FLOOR)
-    figure.legend([*patches, floor], [*map(plain, names), 'floor (95th percentile by chance)'],
-                  loc='outside lower center', ncols=len(names) + 1, frameon=False)
-    return save_figure(figure, path)
+  found = {attribute: {row.name: row for row in rows} for attribute, rows in attributes.items()}
+  return plot_fairness(path, models=names, methods=names, estimates={
+    attribute: {f'{FAIRNESS[measure]}, scorer {scorer}': [
+      rows[name].estimate(scorer, measure) if name in rows else None for name in names]
+      for scorer in scorers} for attribute, rows in found.items()})
 
 
 def _cell(generations: Generations, template: int | str, value: str) -> np.ndarray:

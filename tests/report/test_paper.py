@@ -150,7 +150,8 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
   (8, [f'I.F., WMT-19, scorer {s}' for s in ('bert-x', 'opinion', 'google')]),
   (9, [f'G.F., WMT-19, scorer {s}' for s in ('bert-x', 'opinion', 'google')]),
   (15, [f'G.F., WikiText-103, scorer {s}' for s in ('bert-x', 'opinion', 'google')]),
-  (16, [f'I.F., scorer {s}' for s in ('bert-x', 'opinion', 'google')])])
+  (16, [f'I.F., scorer {s}, {a}' for a in ('country', 'name', 'occupation')
+        for s in ('bert-x', 'opinion', 'google')])])
 def test_figures_are_of_the_captions_corpus_and_scorers(number, titles, runs, drawn, tmp_path):
   assert main(['compare', 'paper', *runs[0], f'--figure={number}', f'--output={tmp_path}/out']) == 0
   assert [a.get_title() for a in drawn[0].axes] == titles

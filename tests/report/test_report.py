@@ -359,6 +359,8 @@ def test_bars_show_values_and_floors(drawn, rows):
   expected = [e[k] for e in estimates['opinion']['I.F.'] if e for k in ('value', 'null_p95')]
   assert heights == pytest.approx(expected)
   assert 'not\nmeasured' in [t.get_text() for t in axis.texts]
+  legend = drawn[0].legends[0].get_window_extent()
+  assert legend.x0 > 0 and legend.x1 < drawn[0].bbox.x1
   assert [t.get_text() for t in axis.get_xticklabels()] == [r.name for r in rows]
 
 
