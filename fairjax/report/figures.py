@@ -154,8 +154,8 @@ def plot_tradeoff(
       handles |= _tradeoff_panel(axis, points, colours)
     for axis in axes.flat[len(panels):]:
       axis.set_visible(False)
-    figure.legend(handles.values(), handles.keys(), loc='outside lower center', ncols=4,
-                  frameon=False)
+    figure.legend(handles.values(), handles.keys(), loc='outside lower center', frameon=False,
+                  ncols=min(4, 2 * columns))
     _lay_out(figure)
     for axis, (*_, points) in zip(axes.flat, panels, strict=False):
       _place_labels(figure, axis, points)

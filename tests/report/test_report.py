@@ -317,6 +317,11 @@ def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, ro
   boxes = [t.get_window_extent() for t in axis.texts]
   assert [t.get_text() for t in axis.texts] == ['baseline', 'extended-baseline', '1', '10']
   assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+  methods = ['baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection']
+  plot_tradeoff('t', scorer='opinion', panels=[
+    ('', 'S.S.c', [points[2] | {'method': method} for method in methods])])
+  legend = drawn[1].legends[0].get_window_extent()
+  assert legend.x0 > 0 and legend.x1 < drawn[1].bbox.x1
 
 
 def test_dots_are_the_values_means_with_their_intervals(drawn, rows):
