@@ -212,8 +212,10 @@ def _stored(gguf, tensor, name: str, kind: str, config: DecoderConfig) -> Stored
 
   def read(index):
     rows, *rest = reversed(index) if turned else index
-    values = gguf.quants.dequantize(np.asarray(tensor.data[rows]), tensor.tensor_type)
-    values = np.asarray(values, np.float32)[(slice(None), *rest)]
+    data = tensor.data[rows] if rest else tensor.data  # of one axis: bytes, perhaps
+    values = np.asarray(
+      gguf.quants.dequantize(np.asarray(data), tensor.tensor_type), np.float32)
+    values = values[(slice(None), *rest)] if rest else values[rows]
     if permuted:
       values = _unpermuted(values, config.head_dim)
     if norm:

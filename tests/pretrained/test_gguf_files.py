@@ -73,9 +73,9 @@ def write(folder, path, *, change=lambda tensors: tensors, kind=KINDS.F32, spm=F
       value = value.T
     found[names.get_name(theirs, try_suffixes=('.weight', '.bias'))] = value
   for ours, value in change(found).items():
-    quantised = gguf.quants.quantize(
-      np.ascontiguousarray(value, np.float32), kind if value.ndim > 1 else KINDS.F32)
-    writer.add_tensor(ours, quantised, raw_dtype=kind if value.ndim > 1 else KINDS.F32)
+    of_kind = kind if value.ndim > 1 or kind == KINDS.BF16 else KINDS.F32
+    writer.add_tensor(ours, gguf.quants.quantize(
+      np.ascontiguousarray(value, np.float32), of_kind), raw_dtype=of_kind)
   writer.write_header_to_file()
   writer.write_kv_data_to_file()
   writer.write_tensors_to_file()
@@ -176,6 +176,8 @@ def test_slices_of_quantised_tensors_are_those_of_the_whole(kind, make, tmp_path
     tensor = open_gguf(path).tensors[f'model.{name}.weight']
     whole = tensor.whole()
     np.testing.assert_array_equal(tensor.read((slice(6, 12), slice(3, 9))), whole[6:12, 3:9])
+  norm = open_gguf(path).tensors['model.norm.weight'].read((slice(6, 12),))
+  np.testing.assert_allclose(norm, held['output_norm.weight'][6:12], rtol=2 ** -8)
   value = held['token_embd.weight'].astype(np.float32)
   np.testing.assert_array_equal(
     open_gguf(path).tensors['model.embed_tokens.weight'].whole(),
