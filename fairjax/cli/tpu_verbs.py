@@ -263,8 +263,8 @@ def check_command(
                     'gs://BUCKET/DIR, or the absolute path of a shared disk')
   from fairjax.config_io import load_config, shipped_configs
   from fairjax.counterfactual import list_attributes
-  from fairjax.tpu.launch.spec import config_paths, not_on_workers, option_paths
-  paths = list(option_paths(vars(inner)))
+  from fairjax.tpu.launch.spec import config_paths, lacking_packages, not_on_workers, option_paths
+  config, paths = Config(), list(option_paths(vars(inner)))
   if getattr(inner, 'config', None):
     path = inner.config.partition(':')[0]
     paths += [] if path in shipped_configs() else [('--config', path)]
@@ -272,6 +272,11 @@ def check_command(
       config = load_config(inner.config, {**inner.overrides, **point})
       _check_mesh(spec, config.mesh)
       paths += config_paths(config, attributes=list_attributes())
+  launch = ROOT / 'launch'
+  if lacks := lacking_packages(config, vars(inner), launch=launch):
+    raise UserError(f"tpu run: no worker installs what the command needs: {'; '.join(lacks)}: "
+                    f'append it, with hashes: cd {launch} && echo PACKAGE | uv pip compile - '
+                    '--constraint=requirements.txt --generate-hashes >>encoder.txt')
   faults = not_on_workers(
     paths, root=ROOT, command=[*spec.command, *(f'--config.{k}={v}' for k, v in point.items())])
   if faults:

