@@ -262,16 +262,16 @@ def check_command(
     raise UserError(f'tpu run: --workdir={workdir} would be another folder on every worker: take '
                     'gs://BUCKET/DIR, or the absolute path of a shared disk')
   from fairjax.config_io import load_config, shipped_configs
-  from fairjax.counterfactual import list_attributes
+  from fairjax.counterfactual.attributes import list_attributes, list_crossed
   from fairjax.tpu.launch.spec import config_paths, lacking_packages, not_on_workers, option_paths
   config, paths = Config(), list(option_paths(vars(inner)))
   if getattr(inner, 'config', None):
     path = inner.config.partition(':')[0]
-    paths += [] if path in shipped_configs() else [('--config', path)]
+    paths += [] if path in (*shipped_configs(), 'gs') else [('--config', path)]
     if not inner.config.startswith(('gs://', '/')):
       config = load_config(inner.config, {**inner.overrides, **point})
       _check_mesh(spec, config.mesh)
-      paths += config_paths(config, attributes=list_attributes())
+      paths += config_paths(config, attributes=[*list_attributes(), *list_crossed()])
   launch = ROOT / 'launch'
   if lacks := lacking_packages(config, vars(inner), launch=launch):
     raise UserError(f"tpu run: no worker installs what the command needs: {'; '.join(lacks)}: "

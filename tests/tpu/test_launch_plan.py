@@ -258,6 +258,7 @@ TEXT = ['--config=configs/text.py:train=gs://bkt/a.gz,valid=gs://bkt/b.gz,test=g
    'measure.scorers=models/x'),
   (['run', '--config=configs/wmt19.py'], 'data.train=wmt19/news-docs.*.en.filtered.gz'),
   (['run', '--config=HERE/c.py'], '--config=HERE/c.py'),
+  (['run', '--config=pretrained:model=models/x'], 'pretrained.model=models/x'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=mine.yaml', '--scorer=bert:b/x'],
    '--scorer=b/x')])
 def test_a_file_that_no_worker_has_is_refused(words, named, capsys, monkeypatch, tmp_path):
@@ -296,6 +297,8 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, capsys, monk
 @pytest.mark.parametrize('words', [
   ['run', '--config=configs/quickstart.py'], ['run', '--config=quickstart:strength=0'],
   ['run', '--config=configs/text.py:train=docs/*.md,valid=README.md,test=/shared/x.gz'],
+  ['run', '--config=gs://bkt/w/config.json'],
+  ['run', '--config=pretrained:model=hf:org/name', '--config.attribute=name*country'],
   ['run', *TEXT, '--config.data.vocabulary=word', '--config.measure.encoder=minilm',
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
@@ -329,7 +332,7 @@ def test_untracked_files_and_buckets_that_only_a_config_names_are_refused(tmp_pa
 def test_every_field_that_reads_files_is_known():
   """Fields whose comment speaks of a file or folder; the rest of them take PREFIX:DIR."""
   found = {name for name, _, kind, words in described_fields(Config())
-           if 'str' in kind and re.search(r'\b(files?|folder|DIR|path|as train)\b', words)}
+           if 'str' in kind and re.search(r'\b(files?|[Ff]older|DIR|path|as train)\b', words)}
   assert found - PATH_FIELDS.keys() == {
     'data.source', 'sentiment.scorer', 'measure.scorers', 'measure.encoder'}
   assert PATH_FIELDS.keys() <= found

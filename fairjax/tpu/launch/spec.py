@@ -152,9 +152,9 @@ def _command_faults(spec: LaunchSpec) -> list[str]:
 
 # Fields of a config that are paths -> values that are not paths.
 PATH_FIELDS = {
-  'attribute': None, 'data.train': (), 'data.valid': (), 'data.test': (), 'data.manual_dir': (),
+  'attribute': (), 'data.train': (), 'data.valid': (), 'data.test': (), 'data.manual_dir': (),
   'data.tfds_dir': (), 'data.vocabulary': ('sentencepiece', 'word'), 'data.cda_pairs': ('none',),
-  'data.cda_names': (), 'measure.lexicon': ()}
+  'data.cda_names': (), 'measure.lexicon': (), 'pretrained.model': ()}
 _WITH_FOLDER = re.compile(r'(?:bert|use|minilm):(?=.)')
 _WRITTEN = {'workdir', 'output', 'keep', 'config', 'command', 'verb', 'action', 'overrides'}
 _FILE = re.compile(r'/|\.(jsonl?|txt|[tc]sv|gz|xz|zst|bz2|zip|parquet|ya?ml|tokens|bin|model)$',
@@ -167,10 +167,13 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
   for field, found, *_ in described_fields(config):
     for value in _texts(found):
       folder = _WITH_FOLDER.sub('', value, count=1)
-      if value.startswith(SHIPPED):
+      if value.startswith((SHIPPED, 'hf:', 'pip:')):
         continue
-      if field in PATH_FIELDS:
-        if value and value not in (attributes if field == 'attribute' else PATH_FIELDS[field]):
+      if field == 'attribute':
+        if '*'.join(sorted(value.split('*'))) not in attributes:
+          yield field, value
+      elif field in PATH_FIELDS:
+        if value and value not in PATH_FIELDS[field]:
           yield field, value
       elif folder != value or ('/' in value and os.path.exists(value)):
         yield field, folder
