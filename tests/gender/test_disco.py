@@ -154,18 +154,14 @@ def test_chi_square_is_scipys(groups):
     assert own == pytest.approx(oracle.statistic, rel=1e-12)
 
 
-def test_lists_of_persons(tmp_path):
+def test_lists_of_persons_and_pairs_without_pronouns(tmp_path, test_data):
+  names = names_from([])
+  assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
   path = tmp_path / 'terms.tsv'
   path.write_text('# nouns\nqueen\tfemale\nking\tmale\nnun\tfemale\nmonk\tmale\nduke\tmale\n')
   persons = read_persons(path, 'terms')
   assert persons.given == {'female': 2, 'male': 3} and persons.group_names == ('female', 'male')
   assert persons.most(2).groups.count('male') == 2 and persons.digest != persons.most(2).digest
-  names = names_from([])
-  assert names.given == {'male': 17, 'female': 17} and 'Emma' in names.words
-
-
-def test_names_of_any_group_and_pairs_without_pronouns(tmp_path, test_data):
-  path = tmp_path / 'list.txt'
   path.write_text('# a list\nAda\tF\nEve\tF\nBob\tM\nTom\tM\nAnn\tF\n')
   assert names_from([str(path)]).given == {'F': 3, 'M': 2}
   path.write_text('king\tqueen\nhe\tshe\nhis\ther\nmonk\tnun\n')

@@ -55,12 +55,11 @@ def bernstein_radius(samples: np.ndarray, *, level: float, width: float) -> floa
   return math.sqrt(2 * float(np.var(samples, ddof=1)) * log / n) + 7 * width * log / (3 * (n - 1))
 
 
-def student_radius(samples: np.ndarray, *, level: float) -> float:
-  """Student's interval: approximate; infinite below 2 different values, which show no spread."""
-  n = len(samples)
-  if n < 2 or not np.ptp(samples):
-    return math.inf
-  return _student_quantile(level, n - 1) * math.sqrt(float(np.var(samples, ddof=1)) / n)
+def student_radius(*samples: np.ndarray, level: float) -> float:
+  """Student's interval of a mean, or Welch's of a difference of two: approximate."""
+  return satterthwaite_radius(
+    [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) if len(x) > 1 else (math.inf, 1)
+     for x in samples], level=level)
 
 
 def mean_interval(
@@ -91,8 +90,8 @@ def gap_radius(
   if min(len(first), len(second)) < 1:
     return math.inf
   if method == 'student':
-    return (student_radius(first - second, level=level) if dependence == 'paired'
-            else _welch_radius(first, second, level))
+    return student_radius(*((first - second,) if dependence == 'paired' else (first, second)),
+                          level=level)
   if dependence == 'paired':
     if method == 'hoeffding':
       return hoeffding_radius(len(first), level=level, width=2 * width)
@@ -112,25 +111,13 @@ def hoeffding_samples(gap: float, *, level: float, width: float, dependence: str
   return math.ceil(width**2 * log / gap**2)
 
 
-def _welch_radius(first: np.ndarray, second: np.ndarray, level: float) -> float:
-  """Welch's interval of a difference: approximate."""
-  parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) if len(x) > 1 else (math.inf, 1)
-           for x in (first, second)]
-  return satterthwaite_radius(parts, level=level)
-
-
 def satterthwaite_radius(parts: list[tuple[float, int]], *, level: float) -> float:
   """Radius of a sum of independent means: (variance of the mean, degrees of freedom) of each."""
   total = sum(v for v, _ in parts)
-  if not math.isfinite(total) or total < 1e-30:
+  if not math.isfinite(total) or total < 1e-30:  # equal values show no spread
     return math.inf
   freedom = total**2 / sum(v**2 / k for v, k in parts)
-  return _student_quantile(level, freedom) * math.sqrt(total)
-
-
-def _student_quantile(level: float, freedom: float) -> float:
-  """What |t| exceeds with probability `level`."""
-  return -float(stdtrit(freedom, level / 2))
+  return -float(stdtrit(freedom, level / 2)) * math.sqrt(total)
 
 
 # Distances d(u, v) between prompts, each in [0, 1] (Y-03; Yeo & Chen 2020, section 2.1).
