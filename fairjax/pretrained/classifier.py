@@ -127,9 +127,10 @@ def _hold_out(data: Examples, seed: int) -> tuple[Examples, Examples]:
   order = np.random.default_rng([seed, 2]).permutation(len(data.texts))
   cut = round(len(order) / 10)
   train, dev = (
-    Examples([data.texts[i] for i in part], data.labels[part], data.neutral, data.doubles,
+    Examples([data.texts[i] for i in part], data.labels[part], neutral, data.doubles,
              f'{data.digest}:{name}')
-    for part, name in ((np.sort(order[cut:]), 'train'), (np.sort(order[:cut]), 'dev')))
+    for part, name, neutral in ((np.sort(order[cut:]), 'train', data.neutral),
+                                (np.sort(order[:cut]), 'dev', 0)))  # counted once
   return train, dev
 
 

@@ -166,7 +166,7 @@ def test_any_checkpoint_can_be_the_start(data, tmp_path, capsys, name, said):
   assert run('models', 'classifier', f'--data={data}/train.tsv', f'--output={tmp_path / "out"}',
              '--epochs=1', '--learning_rate=1e-9', f'--init={GOLDEN / name}') == 0
   error = capsys.readouterr().err
-  assert said in error and 'a tenth of the data' in error
+  assert said in error and '23 dev texts (0 neutral left out), a tenth of the data' in error
   ours, base = (load_pretrained(d, 'encoder') for d in (tmp_path / 'out', GOLDEN / name))
   for group, arrays in base.params.items():  # so low a rate moves nothing: it is the start
     for key, array in arrays.items():
