@@ -78,7 +78,9 @@ def _open(path: pathlib.Path, modified: int) -> GGUF:
 
 
 def _converted(path, gguf, fields, found) -> GGUF:
-  kind = fields['general.architecture']
+  kind, what = fields['general.architecture'], fields.get('general.type', 'model')
+  if what != 'model':
+    raise UserError(f'{path} is no model but of the type {what}: give the file of the model')
   if kind not in _KINDS:
     raise UserError(f"{path}: the architecture '{kind}' is not supported, only "
                     f"{', '.join(_KINDS)}")

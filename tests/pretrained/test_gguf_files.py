@@ -261,6 +261,7 @@ def test_what_cannot_be_read_is_named(damage, words, make, tmp_path):
 
 @pytest.mark.parametrize(('more', 'words'), [
   (lambda w: w.add_uint16('split.count', 3), 'is one of 3 parts'),
+  (lambda w: w.add_type('adapter'), 'is no model but of the type adapter'),
   (lambda w: w.add_rope_dimension_count(2), 'llama.rope.dimension_count=2 is not .*, only 6$'),
   (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "'yarn' is .* linear, llama3$"),
   (lambda w: setattr(w, 'add_tokenizer_pre', lambda name: None), "words 'default'.* qwen2$"),
