@@ -666,7 +666,7 @@ class ModelFiles:
   @functools.cached_property
   def gguf(self) -> GGUF | None:
     """What a GGUF file holds; None of a folder."""
-    return open_gguf(self.directory) if self.directory.suffix == GGUF_SUFFIX else None
+    return open_gguf(self.directory) if self.directory.is_file() else None
 
   @functools.cached_property
   def weights(self) -> list[pathlib.Path]:
