@@ -150,7 +150,7 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
                      ('attention.causal', True)):
     if get(name, only) != only:
       raise UserError(f'{path}: {kind}.{name}={get(name)!r} is not supported, only {only!r}')
-  factor = _plain(get('rope.scaling.factor', get('rope.scale_linear', 1.0)))
+  factor = _plain(get('rope.scaling.factor') or get('rope.scale_linear') or 1.0)
   scaling = get('rope.scaling.type', 'linear' if factor != 1 else 'none')
   config = common | {
     'hidden_size': width, 'intermediate_size': need('feed_forward_length'),

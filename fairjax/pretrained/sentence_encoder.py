@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,6 @@ from fairjax.pretrained.hub import model_path
 from fairjax.pretrained.models import encode, mean_pool, normalize
 from fairjax.pretrained.tokens import CutTexts, encode_texts
 from fairjax.vocabulary import read_json
-
-_MODES = {'pooling_mode_mean_tokens': 'mean', 'pooling_mode_cls_token': 'cls', 'mean': 'mean',
-          'cls': 'cls'}
 
 
 class SentenceEncoder:
@@ -103,8 +101,9 @@ def _pooling(path: pathlib.Path) -> str:
   """The one pooling mode that is set."""
   config = read_json(path)
   chosen = [str(config['pooling_mode'])] if 'pooling_mode' in config else [  # since version 6
-    k for k, on in config.items() if k.startswith('pooling_mode_') and on is True]
-  if len(chosen) != 1 or chosen[0] not in _MODES:
+    re.sub('^pooling_mode_|_tokens?$', '', k) for k, on in config.items()
+    if k.startswith('pooling_mode_') and on is True]
+  if chosen not in (['mean'], ['cls']):
     raise UserError(f"{path}: pooling {', '.join(chosen) or 'none'} is not supported, only mean or "
                     'cls')
-  return _MODES[chosen[0]]
+  return chosen[0]

@@ -28,8 +28,6 @@ class WithinModel:
     self._tokenizer, self._vocab_size, self._where = tokenizer, vocab_size, where
 
   def __getattr__(self, name: str) -> Any:
-    if name == '_tokenizer':  # before it is set there is nothing to ask
-      raise AttributeError(name)
     return getattr(self._tokenizer, name)
 
   def token_to_id(self, token: str) -> int | None:
