@@ -59,7 +59,10 @@ def write_seqio_cache(
     log(f'[data] {folder} is complete: nothing to do')
   else:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    try:
+      folder.mkdir(parents=True)
+    except OSError as e:
+      raise UserError(f'{folder} cannot be made ({e.strerror}): name another folder') from None
     for split in SPLITS:
       stats = _write_split(task, split, folder)
       expected = prepared.manifest['splits'][split]['documents']

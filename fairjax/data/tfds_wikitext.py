@@ -5,8 +5,10 @@ numbers and nothing is shuffled. Import this module before
 `tfds.load('fairjax_wikitext103:2.0.0', data_dir=...)`, or read through `build_wikitext`.
 """
 
+import contextlib
 import functools
 import hashlib
+import io
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -120,8 +122,9 @@ def build_wikitext(
     log(f'[data] {line}')
   if not builder.info.splits:
     tfds.disable_progress_bar()
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(
-      manual_dir=files['train'].parent, num_shards=num_shards))
+    with contextlib.redirect_stdout(io.StringIO()):  # it says that it downloads
+      builder.download_and_prepare(download_config=tfds.download.DownloadConfig(
+        manual_dir=files['train'].parent, num_shards=num_shards))
   for split in SPLITS:
     written = builder.info.splits[split].num_examples
     if written != counts[split]['articles']:

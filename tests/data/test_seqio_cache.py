@@ -75,6 +75,8 @@ def test_the_cache_of_other_data_is_refused(tmp_path):
   with pytest.raises(UserError, match='gave 1 train documents, but 20 were prepared'):
     write_seqio_cache(prepared, tmp_path / 'other', log=print)
   assert not list((tmp_path / 'other').rglob('COMPLETED'))
+  with pytest.raises(UserError, match='train.txt/fairjax_lines cannot be made .Not a directory'):
+    write_seqio_cache(prepared, prepared.config.train[0], log=print)
 
 
 def test_the_command_line_writes_the_cache(tmp_path, repository, monkeypatch, capsys):

@@ -238,7 +238,7 @@ def test_without_files_the_error_says_what_to_set(tmp_path):
 
 
 @pytest.mark.tf
-def test_a_zip_is_fetched_on_request_only(tmp_path, monkeypatch):
+def test_a_zip_is_fetched_on_request_only(tmp_path, monkeypatch, capsys):
   archive = write_zip(tmp_path / 'served' / 'wikitext-2-v1.zip')
   with served(archive.parent) as address:
     monkeypatch.setattr(wikitext_files, '_read_checksums',
@@ -246,3 +246,4 @@ def test_a_zip_is_fetched_on_request_only(tmp_path, monkeypatch):
     prepared = prepare(tmp_path / 'out', lines := [], download=True)
   assert any('SHA-256 as expected' in line for line in lines)
   assert prepared.store('train').documents == 40
+  assert 'Downloading' not in capsys.readouterr().out  # of TFDS, which downloads nothing
