@@ -43,6 +43,7 @@ from fairjax.config import (
 )
 from fairjax.config_io import config_differences, from_dict
 from fairjax.counterfactual import Attribute, TokenMatcher, load_attribute, replacement_pieces
+from fairjax.counterfactual.word_forms import written_forms
 from fairjax.data.corpus import SPLITS, Corpus, importing_tensorflow
 from fairjax.data.documents import sample_lines
 from fairjax.data.sentence_text import SentenceCorpus, Survey
@@ -409,7 +410,8 @@ def _make_vocabulary(corpus: Corpus, directory: pathlib.Path, given: Vocabulary 
   if data.vocabulary == 'word':
     vocabulary = build_word_vocabulary(
       texts, size=data.vocab_size, directory=directory, documents=documents,
-      keep=[token for value in corpus.attribute.values for token in (value.text, *value.tokens)])
+      keep=[form for value in corpus.attribute.values for token in (value.text, *value.tokens)
+            for form in written_forms(token)[0]])
     kept = vocabulary.info['kept_words']
     of = f', {kept} rarer ones of {corpus.attribute.name} among them' if kept else ''
   else:

@@ -163,9 +163,11 @@ def test_matching_in_pieces_equals_matching_in_text(tmp_path, nested, name, size
 
 
 def spelled(attribute):
-  """With its tokens as the words of a list are written: 'd 'Ivoire'."""
+  """With its tokens as the words of a list are written: 'd 'Ivoire', with ’ 'd ’ Ivoire'."""
   return dataclasses.replace(attribute, values=tuple(
-    dataclasses.replace(v, tokens=tuple(' '.join(w.text for w in words_of(t)) for t in v.tokens))
+    dataclasses.replace(v, tokens=tuple(
+      ' '.join(w.text for w in words_of(t.replace("'", sign)))
+      for t in v.tokens for sign in "'\u2019\u02bc"))
     for v in attribute.values))
 
 

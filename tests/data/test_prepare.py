@@ -178,6 +178,16 @@ def test_values_in_unknown_words_are_counted_too(tmp_path):
     prepare(files(tmp_path, texts | {'train': ['a a Chile.com']}, vocab_size=4), tmp_path / 'none')
 
 
+def test_a_value_is_kept_and_found_as_the_text_writes_it(tmp_path):
+  path = tmp_path / 'a.yaml'
+  path.write_text('name: a\nvalues: ["Côte d\'Ivoire", Mali]\ntemplates: ["{value} is"]\n')
+  texts = {'train': ['a a a b b c c', 'Mali , Côte d\u2019Ivoire'], 'valid': ['a'], 'test': ['b']}
+  data = dataclasses.replace(files(tmp_path, texts), vocab_size=10)
+  prepared, _ = prepare(data, tmp_path / 'out', attribute=load_attribute(path))
+  store = prepared.store('train')
+  assert store.value_counts == (1, 1) and not store.unaligned
+
+
 def test_a_vocabulary_of_ones_own(tmp_path):
   data = files(tmp_path)
   own = build_word_vocabulary(['Iran Italy Chile , .'], size=50, directory=tmp_path / 'own')
