@@ -5,8 +5,9 @@ import importlib.metadata
 
 import jax
 import pytest
+import test_programs
 
-from fairjax.config import Config, DataConfig, DebiasConfig, ModelConfig, TrainConfig
+from fairjax.config import Config, DebiasConfig, ModelConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.tpu import cost
 from fairjax.tpu.chips import find_slice
@@ -14,11 +15,10 @@ from fairjax.tpu.cost import analyse, counts, work
 from fairjax.tpu.programs import lower_program
 from fairjax.train.memory import program_bytes
 
-TINY = Config(
-  data=DataConfig(vocab_size=64),
+TINY = dataclasses.replace(
+  test_programs.TINY, debias=DebiasConfig(batch_size=8),
   model=ModelConfig(num_layers=4, model_dim=64, num_heads=2, head_dim=32, ff_dim=256,
-                    segment_len=32, memory_len=32),
-  lm=TrainConfig(batch_size=8), debias=DebiasConfig(batch_size=8))
+                    segment_len=32, memory_len=32))
 
 
 def with_model(**sizes) -> Config:

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from test_launch_supervise import executable, wait_for
 
 from fairjax.tpu.chips import CHIPS
 from fairjax.tpu.launch.plan import plan
@@ -39,10 +40,8 @@ def test_every_script_is_strict_and_shows_its_usage(script):
 
 def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE') -> list[list[str]]:
   fake = tmp_path / 'bin' / 'gcloud'
-  fake.parent.mkdir(exist_ok=True)
-  fake.write_text('#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\n"; } >>"$CALLS"\n'
-                  f'[[ $4 != describe ]] || echo {state}\n')
-  fake.chmod(0o755)
+  executable(fake, '#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\n"; } >>"$CALLS"\n'
+             f'[[ $4 != describe ]] || echo {state}\n')
   log = tmp_path / 'calls'
   log.unlink(missing_ok=True)
   done = subprocess.run(
@@ -169,11 +168,9 @@ def test_an_installation_waits_for_one_that_a_lost_ssh_left_behind(tmp_path):
   code = tmp_path / 'code'
   shutil.copytree(ROOT / 'launch', code / 'launch')
   fake = tmp_path / 'bin' / 'python3.13'  # python -m venv FOLDER makes one that installs slowly
-  fake.parent.mkdir()
-  fake.write_text('#!/usr/bin/env bash\n[[ $2 == venv ]] || exit 0\nmkdir -p "$3/bin"\n'
-                  'echo made >>"$HOME/made"\n'
-                  'printf "#!/bin/sh\\nsleep 0.3\\n" >"$3/bin/python"\nchmod +x "$3/bin/python"\n')
-  fake.chmod(0o755)
+  executable(fake, '#!/usr/bin/env bash\n[[ $2 == venv ]] || exit 0\nmkdir -p "$3/bin"\n'
+             'echo made >>"$HOME/made"\n'
+             'printf "#!/bin/sh\\nsleep 0.3\\n" >"$3/bin/python"\nchmod +x "$3/bin/python"\n')
   env = {'PATH': f'{fake.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
   both = [subprocess.Popen(['bash', code / 'launch' / 'worker.sh', 'install'], env=env)
           for _ in range(2)]
@@ -185,21 +182,13 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   code = tmp_path / 'code'
   shutil.copytree(ROOT / 'launch', code / 'launch')
   program = tmp_path / 'bin' / 'slow'
-  program.parent.mkdir()
-  program.write_text('#!/usr/bin/env bash\ntrap "echo x >>signals" TERM\necho up >up\n'
-                     'until [[ -s signals ]]; do sleep 0.1; done\n'
-                     'sleep 1\necho saved >saved\nexit 42\n')
-  program.chmod(0o755)
+  executable(program, '#!/usr/bin/env bash\ntrap "echo x >>signals" TERM\necho up >up\n'
+             'until [[ -s signals ]]; do sleep 0.1; done\nsleep 1\necho saved >saved\nexit 42\n')
   env = {'PATH': f'{program.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
 
   def worker(*words):
     return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
                           capture_output=True, check=True).stdout
-
-  def wait_for(path):
-    end = time.monotonic() + 20
-    while not path.exists() and time.monotonic() < end:
-      time.sleep(0.05)
 
   (tmp_path / 'fairjax-launch' / 'job').mkdir(parents=True)
   worker('start', 'job', '5', 'slow')

@@ -13,28 +13,17 @@ import sys
 
 import jax
 import pytest
+from test_programs import TINY
 
 from fairjax.cli import main as cli
 from fairjax.cli import tpu_verbs as command
-from fairjax.config import (
-  Config,
-  DataConfig,
-  DebiasConfig,
-  MeshConfig,
-  ModelConfig,
-  TrainConfig,
-)
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.tpu import slice_search as search
 from fairjax.tpu.chips import find_slice
 from fairjax.tpu.cost import Analysis
 
 GIB = 2**30
-TINY = Config(
-  data=DataConfig(vocab_size=64),
-  model=ModelConfig(num_layers=2, model_dim=16, num_heads=2, head_dim=8, ff_dim=32, segment_len=8,
-                    memory_len=8),
-  lm=TrainConfig(batch_size=8), debias=DebiasConfig(batch_size=16))
 
 
 def analysis(topology, *, required=3 * GIB, program='lm', memory=True, **more):
