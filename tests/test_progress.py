@@ -115,6 +115,14 @@ def test_json_on_stdout_stays_json_beside_a_bar(tmp_path):
   assert screen(seen) == ['vader: scored 3 texts']
 
 
+def test_a_closed_stderr_takes_nothing_from_stdout(tmp_path):
+  done = subprocess.run(
+    ['bash', '-c', '"$0" -m fairjax "$@" 2>&-', sys.executable, 'measure', '--attribute=country',
+     f'--records={records(tmp_path / "r.jsonl")}', '--scorer=vader', '--permutations=20', '--json'],
+    stdout=subprocess.PIPE, check=True)
+  assert json.loads(done.stdout)['records'] == 30
+
+
 class Clock:
   def __init__(self):
     self.now = 100.0

@@ -94,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   """
   # Keeps TensorFlow's lines about drivers out of the one line of an error.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  if sys.stderr is None:  # closed: the next file that is opened would be descriptor 2, and get logs
+    sys.stderr = open(os.devnull, 'w', encoding='utf-8')
   if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
     # A terminal may lack a character of ours.
     sys.stdout.reconfigure(errors='backslashreplace')
