@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,6 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
 
 def check_cache(directory: str | os.PathLike) -> Findings:
   """Reads the caches of `write_seqio_cache` (or of seqio's own job) in a folder."""
-  with importing_tensorflow('--seqio-cache'):
-    from fairjax.data.tfds_wikitext import check_tfrecords
   findings, directory = Findings(), pathlib.Path(directory)
   folders = sorted(p.parent for p in directory.glob('**/info.train.json'))
   if not folders:
@@ -129,14 +127,22 @@ def check_cache(directory: str | os.PathLike) -> Findings:
     for path in sorted(folder.glob('stats.*.json')):
       split = path.name.split('.')[1]
       stats = findings.attempt(_read_stats, path, again)
-      counts = [findings.attempt(check_tfrecords, p)
-                for p in sorted(folder.glob(f'{split}.tfrecord-*'))]
-      if stats is not None and None not in counts and sum(counts) != stats.get('examples'):
-        findings.problems.append(f'{folder}: {split} holds {sum(counts)} examples instead of '
-                                 f'{stats.get("examples")}: {again}')
-      findings.notes.append(f'{folder}: {split}: {sum(filter(None, counts)):,} examples in '
-                            f'{len(counts)} files')
+      _check_records(findings, sorted(folder.glob(f'{split}.tfrecord-*')), f'{folder}: {split}',
+                     None if stats is None else stats.get('examples'), again)
   return findings
+
+
+def _check_records(findings: Findings, files: Sequence[str | os.PathLike], where: str,
+                   expected: int | None, again: str) -> int:
+  """Reads TFRecord files; the number of their examples, which is compared if it is known."""
+  with importing_tensorflow('a check of TFRecord files'):
+    from fairjax.data.tfds_wikitext import check_tfrecords
+  counts = [findings.attempt(check_tfrecords, path) for path in files]
+  number = sum(filter(None, counts))
+  if expected is not None and None not in counts and number != expected:
+    findings.problems.append(f'{where} holds {number} examples instead of {expected}: {again}')
+  findings.notes.append(f'{where}: {number:,} examples in {len(files)} files')
+  return number
 
 
 def _check_source(path: str, data: DataConfig, findings: Findings, counts: collections.Counter,
@@ -169,18 +175,13 @@ def _check_wikitext(data: DataConfig, findings: Findings) -> None:
   """Reads the dataset in `data.tfds_dir`, else the official files it would be made of."""
   if data.tfds_dir:
     with importing_tensorflow('data.tfds_dir'):
-      from fairjax.data.tfds_wikitext import check_tfrecords, find_dataset
+      from fairjax.data.tfds_wikitext import find_dataset
     if builder := find_dataset(data.source, data.tfds_dir):
       dataset = TfdsDataset(builder)
       for split, files in dataset.files.items():
-        counts = [findings.attempt(check_tfrecords, p) for p in files]
-        if None not in counts and sum(counts) != dataset.sizes[split]:
-          findings.problems.append(
-            f'{os.path.dirname(files[0])}: {split} holds {sum(counts)} articles instead of '
-            f'{dataset.sizes[split]}: delete the dataset to make it anew')
-        findings.counts[split] = {'documents': sum(filter(None, counts))}
-        findings.notes.append(
-          f'{split}: {sum(filter(None, counts)):,} articles in {len(files)} files')
+        findings.counts[split] = {'documents': _check_records(
+          findings, files, f'{os.path.dirname(files[0])}: {split}', dataset.sizes[split],
+          'delete the dataset to make it anew')}
       return
   if not data.manual_dir:
     findings.notes.append(f'no data.manual_dir, and no dataset of {data.source} in data.tfds_dir: '

@@ -202,13 +202,19 @@ def _not_utf8(error: UnicodeDecodeError, what: str) -> str:
           f'0x{error.object[error.start]:02x})')
 
 
-def _lines(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
-  """One document per line."""
-  for _, line in _read_lines(path, options, counts):
+def _filled_lines(
+  path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
+  """Numbered lines that are not blank."""
+  for number, line in _read_lines(path, options, counts):
     if line.strip():
-      yield line.strip()
+      yield number, line
     else:
       counts['blank_lines'] += 1
+
+
+def _lines(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
+  """One document per line."""
+  return (line.strip() for _, line in _filled_lines(path, options, counts))
 
 
 def _sentences(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
@@ -277,10 +283,7 @@ def _normalised(text: str, counts: collections.Counter) -> str:
 def _json_lines(path: str, options: _Options, counts: collections.Counter
                 ) -> Iterator[tuple[Any, str]]:
   """Values of lines; those that are not JSON are counted and left out, or an error."""
-  for number, line in _read_lines(path, options, counts):
-    if not line.strip():
-      counts['blank_lines'] += 1
-      continue
+  for number, line in _filled_lines(path, options, counts):
     try:
       yield json.loads(line), f'{path}:{number}'
     except (ValueError, RecursionError) as e:
@@ -300,30 +303,25 @@ def _columns(
   path: str, options: _Options, counts: collections.Counter, decode: Callable[[str], str] = str,
 ) -> Iterator[str]:
   """Decoded texts of the chosen column."""
-  for number, line in _read_lines(path, options, counts):
-    if not line.strip():
-      counts['blank_lines'] += 1
-      continue
-    columns = line.split('\t')
-    text = problem = hint = None
-    if not -len(columns) <= options.text_column < len(columns):
+  for number, line in _filled_lines(path, options, counts):
+    columns, hint = line.split('\t'), 'repair the line'
+    try:
+      text = decode(columns[options.text_column]).strip()
+    except IndexError:
       problem = f'{len(columns)} column(s), so none has the number {options.text_column}'
       hint = 'set data.text_column'
+    except UnicodeDecodeError as e:
+      problem = _not_utf8(e, 'decoded text')
+    except ValueError as e:
+      problem = f'column {options.text_column} is not base64 ({e})'
     else:
-      try:
-        text = decode(columns[options.text_column]).strip()
-      except UnicodeDecodeError as e:
-        problem, hint = _not_utf8(e, 'decoded text'), 'repair the line'
-      except ValueError as e:
-        problem = f'column {options.text_column} is not base64 ({e})'
-        hint = 'repair the line'
-    if text:
-      yield text
-    elif problem is None:
-      counts['blank_documents'] += 1
-    else:
-      options.broken_line(counts, f'{path}:{number}: {problem}',
-                          f'{hint}, or leave such lines out, counted: data.broken=skip')
+      if text:
+        yield text
+      else:
+        counts['blank_documents'] += 1
+      continue
+    options.broken_line(counts, f'{path}:{number}: {problem}',
+                        f'{hint}, or leave such lines out, counted: data.broken=skip')
 
 
 def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:

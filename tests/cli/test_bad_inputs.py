@@ -246,11 +246,12 @@ CASES = [pytest.param(case, id=f'{section}: {case.what}')
 
 
 @pytest.mark.parametrize('command', [
-  text_config(), 'step check-data --seqio-cache=DIR',
+  text_config(), 'step check-data --seqio-cache=DIR/cache',
   'step data --config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR --workdir=DIR/w'
 ])
 def test_data_without_tensorflow_is_refused_in_one_line(tmp_path, monkeypatch, capsys, command):
-  case = Case('no TensorFlow', command, "needs seqio: pip install -e '.[train]'", documents())
+  files = documents() | {'cache/info.train.json': '{}', 'cache/stats.train.json': '{}'}
+  case = Case('no TensorFlow', command, "needs seqio: pip install -e '.[train]'", files)
   monkeypatch.setitem(sys.modules, 'seqio', None)
   for module in ('seqio_tasks', 'tfds_wikitext'):
     monkeypatch.delitem(sys.modules, f'fairjax.data.{module}', raising=False)

@@ -224,7 +224,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   assert check_sources(Config(data=prepared.config)).problems == []
   part.write_bytes(b'')
   (problem,) = check_sources(Config(data=prepared.config)).problems
-  assert 'train holds 20 articles instead of 40' in problem
+  assert 'train holds 20 examples instead of 40' in problem
   with pytest.raises(UserError, match='train: .*tfrecord.* has changed'):
     prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir))
   with pytest.raises(UserError, match='expected to contain 40 elements but .* only 20'):
