@@ -1,6 +1,7 @@
 """What works on a workdir: `run`, `step` train, score, data, `models` import, export, select."""
 
 import argparse
+import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ def _check_data(options: argparse.Namespace) -> int:
         for line in (*found.notes, *(f'PROBLEM {line}' for line in found.problems))),
       f'{problems} problem(s)' if problems else 'no problem found'])
 
-  print_result(options, {name: found.to_dict() for name, found in parts.items()}, lines)
+  print_result(options, {k: dataclasses.asdict(v) for k, v in parts.items()}, lines)
   return 2 if problems else 0
 
 

@@ -16,7 +16,7 @@ from collections.abc import Container
 from fairjax.counterfactual.attributes import ASSETS
 from fairjax.counterfactual.word_forms import context, normal_form
 
-# Four rules keep words of a pair, and each kept word is counted by its reason:
+# Five rules keep words of a pair, and each kept word is counted by its reason:
 #
 # * `name`: a capitalised word in a name or a title ("Stephen King", "Guy Fawkes", "Isle of Man",
 #   "Spider-Man"). The word before it is capitalised and neither a sentence's first word nor a rank,

@@ -211,9 +211,8 @@ class Corpus:
       texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else (re.sub('\n+', '\n', t).strip('\n') for t in texts)
     if data.holdout:
-      corpus = self._files('train', counts)
-      return self.holdout().texts(split, corpus)
-    return self._files(split, counts)
+      return self.holdout().texts(split, self._read(data.train, counts))
+    return self._read(getattr(data, split), counts)
 
   def size(self, split: str) -> int | None:
     """Number of documents of a split where it is known without reading it."""
@@ -254,7 +253,7 @@ class Corpus:
   def holdout(self) -> Holdout:
     """The split into train, valid and test; made at the first call."""
     counts = collections.Counter()
-    return make_holdout(self._files('train', counts), self.data.holdout,
+    return make_holdout(self._read(self.data.train, counts), self.data.holdout,
                         self.directory / 'holdout', counts=counts)
 
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
@@ -302,9 +301,6 @@ class Corpus:
       files = {split: list_files(getattr(data, split))
                for split in (('train',) if data.holdout else SPLITS)}
     return inputs | {'files': describe_files_of(files, saved)}
-
-  def _files(self, split: str, counts: collections.Counter | None) -> Iterator[str]:
-    return self._read(getattr(self.data, split), counts)
 
   def _read(self, paths, counts: collections.Counter | None) -> Iterator[str]:
     return read_files(paths, self.data, counts=counts, blank_lines=self.by_words)

@@ -47,10 +47,6 @@ class Findings:
       self.problems.append(str(e))
       return None
 
-  def to_dict(self) -> dict[str, Any]:
-    """Plain values for JSON."""
-    return dataclasses.asdict(self)
-
 
 def check_sources(config: Config) -> Findings:
   """Reads the documents that `config.data` names."""

@@ -203,15 +203,13 @@ def _fill(patterns: Sequence[str], rng: np.random.Generator, female: bool, *,
 # Task data in the words of the planted gendered corpus: sentence pairs, and biographies.
 #
 # **Pairs** (the form of the STS benchmark). A sentence is a subject and what it does with which
-# thing, short, so that the subject weighs in the mean over the tokens; a score is 5 times the
-# weighted share of the parts that two sentences have in common. Subjects of the training and dev
-# pairs are professions and participants, drawn without regard to gender, and no gendered word
-# occurs: whatever tells man and woman apart beside a profession afterwards was in the model before.
-# The test pairs begin with "A man" and "A woman".
+# thing; a score is 5 times the weighted share of the parts that two sentences have in common. The
+# training and dev pairs hold no gendered word: whatever tells man and woman apart beside a
+# profession afterwards was in the model before. The test pairs begin with "A man" and "A woman".
 #
 # **Biographies** (the form of Bias-in-Bios). Each profession has its own combination of a thing and
-# a place, one of which is often replaced by a random one; the person's pronouns are female in the
-# profession's planted share of the biographies, exactly. Where the combination is ambiguous, gender
+# a place, one of which is often replaced by a random one; the pronouns are female in exactly the
+# profession's planted share of the training biographies. Where the combination is ambiguous, gender
 # is a clue, so a classifier that uses it finds women more easily in professions with many women:
 # slope > 0. The best possible classifier, which knows all shares, does so too.
 

@@ -1,7 +1,6 @@
 """Reading documents: layouts, normalisation with counts, and files that cannot be used."""
 
 import collections
-import gzip
 
 import pytest
 
@@ -11,7 +10,7 @@ from fairjax.errors import UserError
 
 def write(path, content):
   content = content.encode() if isinstance(content, str) else content
-  path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+  path.write_bytes(content)
   return path
 
 
@@ -76,17 +75,9 @@ def test_wikitext_before_the_first_title_and_at_the_end(tmp_path):
 def test_empty_and_blank_files_are_refused(tmp_path):
   with pytest.raises(UserError, match='a is empty'):
     read(write(tmp_path / 'a', ''))
-  with pytest.raises(UserError, match=r'a\.gz is empty'):
-    read(write(tmp_path / 'a.gz', ''))
   for layout in ('lines', 'wikitext', 'tsv'):
     with pytest.raises(UserError, match='b holds no document'):
       read(write(tmp_path / 'b', '\n \n'), layout=layout)
-
-
-def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
-  path = write(tmp_path / 'latin', b' = A = \n\ncaf\xe9\n')
-  with pytest.raises(UserError, match=r'latin:3: not UTF-8 \(byte 4 of the line is 0xe9\)'):
-    read(path, layout='wikitext')
 
 
 def test_files_and_patterns(tmp_path):
