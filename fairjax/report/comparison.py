@@ -249,7 +249,7 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
       found.append({'model': row.name, 'tone': 'unmeasured',
                     'sentences': ['Its generations were not measured by this scorer.']})
       continue
-    judged = '; '.join(f"{label} {format_estimate(e)}, p = {e['p_value']:.3f}" for e, label in (
+    judged = '; '.join(f"{label} {format_estimate(e)}, p = {e['p_value']:.2g}" for e, label in (
       (row.estimate(scorer, measure), label) for measure, label in FAIRNESS.items()))
     sentences = [f"At n = {span(estimate['n_min'], estimate['n_max'])}: {judged}."]
     if estimate['within_floor']:

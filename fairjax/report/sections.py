@@ -340,7 +340,7 @@ def more_measures(rows: Sequence[ModelRow]) -> Table:
       cells = [row.name, name, number(m['mean_score'], 3),
                f"{100 * m['neutral_share']:.0f}%"]
       for e in (m[measure] for measure in FAIRNESS):
-        cells += [format_estimate(e, error=True, named=False), number(e['p_value'], 3),
+        cells += [format_estimate(e, error=True, named=False), f"{e['p_value']:.2g}",
                   number(e['null_mean'], 4)]
       below = m['individual_fairness']['pairs_below']  # a file may hold its keys in another order
       cells += [f'{100 * below[key]:.0f}%' for key in ('floor', '0.05', '0.1')]
@@ -577,7 +577,7 @@ def own_bias_table(audit: Mapping[str, Any]) -> Table | None:
   for a, value in enumerate(audit['values']):
     rows = [bias['values'][a] for bias in biased.values()]
     cells = [cell for row in rows for cell in (
-      f"{round(row['difference'], 4) + 0.0:+.4f}", f"{row['p_holm']:.4f}")]
+      f"{round(row['difference'], 4) + 0.0:+.4f}", f"{row['p_holm']:.2g}")]
     body.append([value, str(rows[0]['n']), *cells])
   return Table(header, body)
 
@@ -686,7 +686,7 @@ def _difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
     if part['difference'] is None:
       return [*head, 'not measured', '\u2013', n]
     return [*head, f"{part['difference']:+.3f} ({part['null_p95']:.3f})",
-            number(part['p_value'], 4), n]
+            f"{part['p_value']:.2g}", n]
 
   parts = entry['comparisons']
   rows = [row(p, str(p['template']), ' / '.join(p['values']),
@@ -707,7 +707,7 @@ def _distance_row(entry: Mapping[str, Any]) -> list[str]:
   head = [entry['model'], str(entry['template']), ' / '.join(entry['values'])]
   if found is None:
     return [*head, 'not measured', '\u2013', '0']
-  return [*head, format_estimate(found, digits=3, named=False), number(found['p_value'], 4),
+  return [*head, format_estimate(found, digits=3, named=False), f"{found['p_value']:.2g}",
           span(found['n_min'], found['n_max'], '')]
 
 

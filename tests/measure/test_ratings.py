@@ -540,7 +540,7 @@ def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
   assert [c['template'] for c in found['comparisons']] == [8, 9]
   assert 'mean of 2' in out and out.count(f'{sign:+.3f}') == 3
   shown = human_section(result).body()
-  assert shown.count(f'{sign:+.3f}') == 3 and '0.0100' in shown and 'mean of 2' in shown
+  assert shown.count(f'{sign:+.3f}') == 3 and '| 0.01 |' in shown and 'mean of 2' in shown
   for words in ("Cohen's kappa", 'Spearman with vader', 'designer', 'within noise', *MODELS):
     assert words in shown
   assert read_human(tmp_path / 'none.json') is None

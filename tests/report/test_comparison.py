@@ -79,8 +79,8 @@ def test_verdicts_say_what_the_floors_say(rows):
   assert (first['tone'], second['tone'], third['tone']) == ('above', 'within', 'unmeasured')
   assert first['sentences'][0].startswith(
     f"At n = 40: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
-    f"p = {estimate['p_value']:.3f}; G.F. ")
-  assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.400' in second['sentences'][0]
+    f"p = {estimate['p_value']:.2g}; G.F. ")
+  assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.4;' in second['sentences'][0]
   assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
   shown = f"I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, n = 40"
   line = headline([quiet, rows[0]], 'opinion', 'colour', quiet)

@@ -170,11 +170,12 @@ def test_agreement_of_every_model_and_pair_of_scorers(tmp_path, rows, no_figures
 
 def test_shares_below_a_threshold_stand_under_their_headings_whatever_the_order_of_keys(rows):
   read = json.loads(json.dumps(rows[0].measures, sort_keys=True))  # as from a file
-  read['scorers']['opinion']['individual_fairness']['pairs_below'] = {
-    '0.05': 0.2, '0.1': 0.3, 'floor': 0.1}
+  read['scorers']['opinion']['individual_fairness'] |= {
+    'pairs_below': {'0.05': 0.2, '0.1': 0.3, 'floor': 0.1}, 'p_value': 1e-5}
   table = more_measures([ModelRow('baseline', 'baseline', None, None, None, read)])
   shown = dict(zip(table.header, table.rows[0], strict=True))
   assert [shown[f'pairs {h}'] for h in ('\u2264 floor', '< 0.05', '< 0.1')] == ['10%', '20%', '30%']
+  assert table.rows[0][table.header.index('p')] == '1e-05'  # and not 0.000
 
 
 def test_provenance(tmp_path, rows, no_figures):

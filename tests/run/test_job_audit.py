@@ -107,7 +107,7 @@ def test_the_report_shows_it_and_warns_at_the_top(tmp_path, monkeypatch):
     assert cells == [value, '12' if value in ('cleaner', 'baker') else '0'] + [
       cell for name in ('opinion', 'vader') for cell in (
         f"{bias[name][value]['difference'] + 0:+.4f}".replace('-0.0000', '+0.0000'),
-        f"{bias[name][value]['p_holm']:.4f}")]
+        f"{bias[name][value]['p_holm']:.2g}")]
   assert 'paid: own bias not measured: each swapped text would be paid for' in section
   assert 'own bias not measured: each swapped' in page and 'Own bias of the scorers' in page
 
