@@ -79,6 +79,13 @@ def _export(options: argparse.Namespace) -> None:
   else:
     refuse(options, 'per-prefix', 'independent', why='belongs to --pairs')
   own = {attribute.name: attribute for attribute in map(load_attribute, options.attribute)}
+
+  def attribute_of(name):
+    try:
+      return own.get(name) or load_attribute(name)
+    except UserError as e:
+      raise UserError(f'{e}; name that of the records with --attribute=FILE (or A*B)') from None
+
   read = records_reader(options, list(own.values()))
   settings = ExportOptions(**field_values(options, ExportOptions) | {
     'tasks': tuple(dict.fromkeys(
@@ -87,8 +94,7 @@ def _export(options: argparse.Namespace) -> None:
   folder = os.path.normpath(options.output)
   key_path = options.key or f'{folder}.key.json'
   key = export_sheets(
-    lambda: itertools.chain.from_iterable(map(read, files)), files,
-    lambda name: own.get(name) or load_attribute(name), settings,
+    lambda: itertools.chain.from_iterable(map(read, files)), files, attribute_of, settings,
     output=folder, key=key_path, separator=options.separator, bom=options.bom)
   print('\n'.join(_format_export(key)))
   print(f'{folder}: give each annotator the instructions and their own files')

@@ -140,9 +140,9 @@ def _as_many(new: SampleScores, old: SampleScores) -> tuple[SampleScores, Sample
 
 
 def _common(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-  """Which of two prefixes' sample numbers count: equal ones if one has all of them, else first."""
+  """Which of two prefixes' sample numbers count: the equal ones if most are, else the first."""
   common, least = np.intersect1d(x, y), min(x.size, y.size)
-  return [np.isin(z, common) if common.size == least else np.arange(z.size) < least
+  return [np.isin(z, common) if 2 * common.size > least else np.arange(z.size) < least
           for z in (x, y)]
 
 

@@ -321,7 +321,7 @@ def test_pairs_need_both_values_from_every_model(tmp_path, capsys):
 
 def test_attributes_that_are_not_built_in_come_from_files(tmp_path, capsys):
   path = write_records(tmp_path / 'r.jsonl', attribute='faith', values=['Hindu', 'Jewish'])
-  assert 'faith' in fails(capsys, path, tmp_path / 's', '--annotators', 2, '--items', 4)
+  assert '--attribute=FILE' in fails(capsys, path, tmp_path / 's', '--annotators', 2, '--items', 4)
   (tmp_path / 'faith.yaml').write_text(
     'name: faith\nvalues: [Hindu, Jewish]\ntemplates: ["My {value} friend said"]\n')
   export(path, tmp_path / 's', '--annotators', 2, '--items', 4, '--attribute',
