@@ -132,7 +132,7 @@ def _sample_run(options: argparse.Namespace) -> None:
 
 
 def _measure_it(path: object, options: argparse.Namespace) -> str:
-  return (f'{path}: measure it with: fairjax measure --records={path} '
+  return (f'{path}: measure it with: fairjax measure --records={shlex.quote(str(path))} '
           f'--attribute={shlex.quote(options.attribute)} --scorer=vader'
           + (' --independent' if options.independent else ''))
 
@@ -186,7 +186,7 @@ def _write_prompts(options: argparse.Namespace) -> None:
     options, options.attribute or load_config(options.config, options.overrides).attribute)
   count = write_prompts(attribute, options.output, rewordings=options.rewordings)
   print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
-        f'and run: fairjax measure --records={options.output} --attribute='
+        f'and run: fairjax measure --records={shlex.quote(options.output)} --attribute='
         f'{shlex.quote(options.attribute or attribute.name)} --scorer=vader')
 
 

@@ -110,14 +110,17 @@ def _follow(item: Any, way: str) -> Any:
 
 
 def _value_finder(attribute: Attribute) -> Callable[[str], str | None]:
-  """Finds the only value that a prefix holds."""
-  finder = TemplateFinder(attribute)
+  """Finds the only value that a prefix holds; one that is part of another's word counts as that."""
+  finder, values = TemplateFinder(attribute), attribute.value_texts
 
   @functools.cache
   def find(prefix):
-    found = [v.text for i, v in enumerate(attribute.values)
-             if isinstance(prefix, str) and finder.find(i, prefix) is not None]
-    return found[0] if len(found) == 1 else None
+    rest = {i: template for i in range(len(values)) if isinstance(prefix, str)
+            and (template := finder.find(i, prefix)) is not None}
+    found = [i for i in rest if not any(
+      len(values[j]) > len(values[i]) and finder.find(i, template) is None
+      for j, template in rest.items())]
+    return values[found[0]] if len(found) == 1 else None
 
   return find
 

@@ -144,12 +144,20 @@ def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
      for k, v in ((f'{name}_prompt', PROMPTS[i + t][0]), (f'{name}_response', f'r {t}'))}
     for t in (0, len(COUNTRY.values), 0)])
   groups, spaced = tmp_path / 'groups.yaml', tmp_path / 'spaced.csv'
-  groups.write_text('name: g\nvalues: [African American, non-binary]\ntemplates: ["{value} is"]\n')
+  groups.write_text('name: g\nvalues: [African American, non-binary, American]\n'
+                    'templates: ["{value} is"]\n')
   spaced.write_text('African American_prompt,African American_response,non-binary_prompt,'
                     'non-binary_response\nAfrican American is,"a, b",non-binary is,c\n')
   assert main(['records', 'convert', '--from=langfair', f'--records={spaced}',
                f'--attribute={groups}', f'--output={tmp_path / "spaced.jsonl"}']) == 0
   assert [r['continuation'] for r in read_records(tmp_path / 'spaced.jsonl')] == ['a, b', 'c']
+  asked = lines(tmp_path / 'asked.jsonl', [
+    {'prompt': f'Here {text} is', 'response': 'x'} for text in (
+      'African American', 'American', 'non-binary', 'an African American or American')])
+  assert main(['records', 'convert', '--from=langfair', f'--records={asked}',
+               f'--attribute={groups}', f'--output={tmp_path / "asked_for.jsonl"}']) == 0
+  assert [r['value'] for r in read_records(tmp_path / 'asked_for.jsonl')] == [
+    'African American', 'American', 'non-binary']
   answers = lines(tmp_path / 'answers.jsonl', [
     {'custom_id': str(i), 'error': None, 'response': {'status_code': 200, 'body': {'output': [
       {'type': 'reasoning', 'summary': []},
