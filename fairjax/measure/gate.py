@@ -142,8 +142,8 @@ def _as_many(new: SampleScores, old: SampleScores) -> tuple[SampleScores, Sample
 def _common(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
   """Which of two prefixes' sample numbers count: the equal ones if most are, else the first."""
   common, least = np.intersect1d(x, y), min(x.size, y.size)
-  return [np.isin(z, common) if 2 * common.size > least else np.arange(z.size) < least
-          for z in (x, y)]
+  equal = common.size >= max(least / 2, JACKKNIFE_GROUPS)
+  return [np.isin(z, common) if equal else np.arange(z.size) < least for z in (x, y)]
 
 
 def junit_xml(results: dict[tuple[str, str], GateResult]) -> bytes:

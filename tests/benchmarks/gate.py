@@ -52,7 +52,7 @@ def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, o
     rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
     models = [SampleScores.from_arrays(x, coupled=coupled) for x in pair_of_models(
       kind, rng, samples=samples, coupled=coupled, old=old, new=new)]
-    # Where n is equal, what is expected by chance decides nothing: one permutation does.
+    # What is expected by chance decides nothing: one permutation does.
     found.append(compare_fairness(models[1], models[0], margin=margin, permutations=1, seed=run))
   return found
 
