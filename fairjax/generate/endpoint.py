@@ -226,13 +226,15 @@ class _Client:
                           'whether the server runs') from None
       else:
         self._answered = True
-        if response.is_success:
-          return self._read(response, prefix)
         reason = f'{response.status_code}: {self._clean(_message(response))}'
-        if _code(response) == 'content_filter':
+        if response.is_success:
+          answer = self._read(response, prefix)
+          if answer.fields.get('finish_reason') != 'error':  # of a provider behind the endpoint
+            return answer
+        elif _code(response) == 'content_filter':
           return _Answer('', {'finish_reason': 'content_filter'})
-        if (response.status_code not in _TRANSIENT and response.status_code < 500
-            or _code(response) == 'insufficient_quota'):
+        elif (response.status_code not in _TRANSIENT and response.status_code < 500
+              or _code(response) == 'insufficient_quota'):
           raise self._refused(response.status_code, reason)
         wait = _seconds_to_wait(response.headers.get('Retry-After', ''))
         if (wait or 0) > LONGEST_WAIT:

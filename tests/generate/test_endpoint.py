@@ -168,10 +168,11 @@ def test_a_complete_file_is_left_alone_and_a_larger_number_extends_it(server, as
 def test_429_5xx_lost_connections_and_timeouts_are_asked_again(server, ask):
   a, b, c, d = PROMPTS
   busy, down = (429, {'error': 'slow down'}, {}), (503, b'<html>', {})
-  server.script = {a: [busy] * 3, b: [down, 'hang up'], c: ['hang up'],
+  broken = (200, {'choices': [{'text': 'Half', 'finish_reason': 'error'}]}, {})
+  server.script = {a: [busy] * 3, b: [down, 'hang up'], c: [broken],
                    d: [(500, {'error': {'message': 'oops'}}, {}), (502, b'', {})]}
   records, said = ask(samples=2)
-  assert len(records) == 8
+  assert len(records) == 8 and {r['finish_reason'] for r in records} == {'stop'}
   assert server.prompts() == {a: 5, b: 4, c: 3, d: 4}
   assert any('sends requests again' in line for line in said)
   assert any('16 requests, 8 of them again' in line for line in said)
