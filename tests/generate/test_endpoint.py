@@ -186,7 +186,7 @@ def test_a_slow_answer_is_asked_for_again(server, ask):
 
 
 def test_retry_after_is_obeyed_as_seconds_and_as_a_date(server, ask):
-  date = email.utils.formatdate(time.time() + 2, usegmt=True)
+  date = email.utils.formatdate(time.time() + 3, usegmt=True)
   server.script = {PROMPTS[0]: [(429, {}, {'Retry-After': '1.0'})],
                    PROMPTS[1]: [(503, {}, {'Retry-After': date})]}
   ask(samples=1)
