@@ -113,7 +113,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
   `overrides` maps dotted field names to values as text, e.g. `{'model.num_layers': '12'}`.
   `UserError`: missing file, unknown variant or field (nearest name), wrong type, invalid value.
   """
-  path, _, arg = spec.partition(':')
+  path, arg = _split_spec(spec)
   path = _find_config(path)
   if path.endswith('.json'):
     if arg:
@@ -144,6 +144,13 @@ def shipped_configs() -> dict[str, str]:
     for path in sorted(folder.glob('*.py')) if path.stem != '__init__'}
 
 
+def _split_spec(spec: str) -> tuple[str, str]:
+  """The file and its argument after a colon; folders may have colons, e.g. of a time, too."""
+  ends = [*(match.start() for match in re.finditer(':', spec)), len(spec)]
+  end = next((end for end in ends if os.path.isfile(spec[:end])), ends[0])
+  return spec[:end], spec[end + 1:]
+
+
 def _find_config(path: str) -> str:
   """The file, or the shipped one of this name: `quickstart`, also as `configs/quickstart.py`."""
   if os.path.isfile(path):
@@ -159,7 +166,7 @@ def _find_config(path: str) -> str:
 
 def load_sweep(spec: str) -> list[dict[str, Any]]:
   """Overrides of each point `add(**{'debias.variants': (...)})` in a config file's `sweep(add)`."""
-  path = _find_config(spec.partition(':')[0])
+  path = _find_config(_split_spec(spec)[0])
   if not path.endswith('.py'):
     raise UserError(f'a sweep needs a config file in Python, not {path}')
   points: list[dict[str, Any]] = []

@@ -1,6 +1,7 @@
 """Configuration: overrides, strictness, error lines, saved form."""
 
 import json
+import shutil
 
 import pytest
 
@@ -180,6 +181,9 @@ def test_a_saved_config_takes_overrides_but_no_arguments(tmp_path):
   path = tmp_path / 'config.json'
   write_json(path, {'config': to_dict(load_config(QUICKSTART))})
   assert load_config(str(path), {'seed': '4'}).seed == 4
+  (tmp_path / '18:00').mkdir()  # a folder of a time
+  shutil.copy(path, tmp_path / '18:00')
+  assert load_config(f'{tmp_path}/18:00/config.json') == load_config(str(path))
   with pytest.raises(UserError, match="takes no arguments, but ':strength=0'"):
     load_config(f'{path}:strength=0')
 
