@@ -87,6 +87,13 @@ def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Pat
   return found
 
 
+def check_brackets(folder: pathlib.Path) -> None:
+  """Refuses a folder of checkpoints in which Orbax, taking brackets for a pattern, finds nothing."""
+  if '[' in str(folder.resolve()):
+    raise UserError(f'{folder.resolve()}: no checkpoint can be written into a folder with [ in its '
+                    'path: name another')
+
+
 def check_writable(path: str | os.PathLike) -> pathlib.Path:
   """`check_place` of a file, and that the rights and the disk allow one; makes no folder."""
   found = check_place(path)

@@ -31,7 +31,13 @@ from jax.experimental import multihost_utils
 
 from fairjax import processes
 from fairjax.errors import Damaged, Fault, UserError
-from fairjax.files import file_sha256, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.files import (
+  check_brackets,
+  file_sha256,
+  json_sha256,
+  read_sealed_json,
+  write_sealed_json,
+)
 from fairjax.train.sharding import to_host
 
 # Digests of the leaves of a train state: a restored state is compared with the saved one.
@@ -224,6 +230,7 @@ class CheckpointStore:
 
   def __init__(self, directory: pathlib.Path, *, keep: int, log: Callable[[str], None],
                part: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext):
+    check_brackets(directory)
     self._directory = (directory / 'checkpoints').resolve()
     self._keep, self._log, self._part = keep, log, part  # of a `Watch`
     self._thread: threading.Thread | None = None
@@ -357,7 +364,8 @@ class CheckpointStore:
   def _verify(self, step: int, shapes: Any) -> None:
     """Reads a step back, leaf by leaf in this process alone."""
     leaves = self._metadata(step)['leaves']
-    base = f'file://{self._directory}/{step}/state/'
+    # No URL: a name may hold %, # or ?.
+    base = {'driver': 'file', 'path': f'{self._directory}/{step}/state/'}
 
     def read(path):
       store = {'driver': 'ocdbt', 'base': base, 'path': f'{path}/'}

@@ -89,6 +89,16 @@ def test_the_newest_step_comes_back_with_its_bits_and_its_metadata(store, tmp_pa
   assert found['leaves'][".params['layers']['ff']"]['dtype'] == 'bfloat16'
 
 
+def test_folders_may_have_any_name_that_orbax_finds_again(tmp_path, lines):
+  store = CheckpointStore(tmp_path / 'a %20b#1?:é', keep=1, log=lines.append)
+  save(store, 1)
+  assert_same(store.restore(make_state(0), IDENTITY)[1], make_state(1))
+  store.close()
+  assert not lines
+  with pytest.raises(UserError, match=r'no checkpoint can be written .* with \['):
+    CheckpointStore(tmp_path / 'run[3]', keep=1, log=lines.append)
+
+
 def arrays(step):
   """All files with bytes of arrays; the largest may be one that nobody reads."""
   return list((step / 'state').rglob('d/*'))
