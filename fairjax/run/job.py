@@ -295,12 +295,11 @@ class Job(Run):
 
   @property
   def vocabulary(self) -> Vocabulary:
-    """The vocabulary of the prepared data; of a copy of models without data, that beside them."""
+    """That of the trained models, which needs no data and writes nothing; else of the data."""
     from fairjax.train import LM, stage_folder
     trained = (stage_folder(self.config, self.workdir, LM) / 'DONE').exists()
-    if trained and not self.has_data and vocabulary_folder(self.config, self.workdir).exists():
-      return super().vocabulary
-    return self.prepared.vocabulary
+    found = trained and vocabulary_folder(self.config, self.workdir).exists()
+    return super().vocabulary if found else self.prepared.vocabulary
 
   @functools.cached_property
   def model_config(self) -> ModelConfig:
@@ -577,8 +576,7 @@ def sample_attribute(
   prefixes = run_prefixes(attribute, rewordings=rewordings)
   warn_of_unknown_words(job, attribute, prefixes)
   paths = [pathlib.Path(folder) / f'{model.name}.jsonl.gz' for model in job.models]
-  with job.locked():
-    for model, path in zip(job.models, paths, strict=True):
-      job.generate(model, path, prefixes=prefixes, attribute=attribute, sample=sample,
-                   coupled=coupled)
+  for model, path in zip(job.models, paths, strict=True):  # no lock: the workdir is only read
+    job.generate(model, path, prefixes=prefixes, attribute=attribute, sample=sample,
+                 coupled=coupled)
   return paths

@@ -109,7 +109,7 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   job = types.SimpleNamespace(
     vocabulary=build_word_vocabulary(
       ['She works as', 'He works as', 'The man woman has a job'], size=30,
-      directory=tmp_path / 'v'), models=[], log=lines.append, locked=contextlib.nullcontext)
+      directory=tmp_path / 'v'), models=[], log=lines.append)
   attribute = load_attribute('profession_prompts')
   assert sample_attribute(job, attribute, tmp_path, SampleConfig()) == []
   assert lines == ['[sample] WARNING: 2 of 10 prefixes of profession_prompts hold words that the '

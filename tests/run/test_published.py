@@ -339,7 +339,7 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   assert 'was trained on other weights than those of' in error and error.count('\n') == 1
   assert {p.name for p in (tmp_path / 'other').iterdir()} <= {'config.json', '.lock'}
   assert export(copy, workdir, tmp_path / 'no', model, **small) == 2
-  assert 'has changed since' in capsys.readouterr().err
+  assert 'weights have changed; put the old ones back' in capsys.readouterr().err
 
 
 def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
