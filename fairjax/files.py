@@ -88,7 +88,7 @@ def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Pat
 
 
 def check_brackets(folder: pathlib.Path) -> None:
-  """Refuses a folder of checkpoints in which Orbax, taking brackets for a pattern, finds nothing."""
+  """Refuses a folder of checkpoints that Orbax, which takes brackets for a pattern, cannot find."""
   if '[' in str(folder.resolve()):
     raise UserError(f'{folder.resolve()}: no checkpoint can be written into a folder with [ in its '
                     'path: name another')
