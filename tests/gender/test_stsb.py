@@ -287,7 +287,7 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, monkeypatch):
   shares.write_text(shares.read_text().replace('bls_pct_female', 'mine'))
   command = ['gender', 'finetune', f'--model={BERT}', f'--stsb={tmp_path}/sts',
              f'--professions={tmp_path}/professions.tsv', f'--output={tmp_path}/out',
-             '--freeze=none,all', '--points=2', '--curve_templates=2', '--restarts=2',
+             '--freeze=none, all', '--points=2', '--curve_templates=2', '--restarts=2',
              '--epochs=1', '--batch_size=8', '--learning_rate=0.001', '--column=mine']
   assert main(command) == 0
   said = capsys.readouterr().out

@@ -253,6 +253,8 @@ def test_pairs_of_ontonotes(tmp_path):
   # The release has the same documents with automatic columns too: they are not read twice.
   (folder / 'a.v4_auto_conll').write_text((folder / 'a.v4_gold_conll').read_text())
   assert len(read_mention_pairs(tmp_path, 'train')) == 3
+  (folder / 'a.v4_gold_conll').write_text('a 0 0 he X (1)\n' * 22 + '\n' + 'a 0 0 she X (1)|(2)\n')
+  assert len(read_mention_pairs(tmp_path, 'train')) == 22 * 21 / 2 + 1
   with pytest.raises(UserError, match='test'):
     read_mention_pairs(tmp_path, 'test')
   (folder / 'a.v4_gold_conll').write_text('a 0 0 The X (1\na 0 1 end X -\n\n')
