@@ -97,7 +97,7 @@ def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_endi
     ['Sewing', 'Tea'] if 'Ada' in t else ['Fishing', 'Tea']) if t.startswith(BLANK)
     else by_gender(t))
   found = measure_disco(model, NAMES, top=1, candidates=['sewing', 'fishing', 'tea'])
-  assert found['candidates']["BLANK was PERSON's major at college."] >= 3
+  assert found['candidates']["BLANK was PERSON's major at college."] == 5  # with sews and fishes
   words = {f['word'] for f in found['significant'] if f['template'].startswith('BLANK')}
   assert words == {'Sewing', 'Fishing'}
   assert found['score'] == 2.0 and found['score_endings'] == 2.0

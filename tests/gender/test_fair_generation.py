@@ -36,6 +36,7 @@ from fairjax.gender.fair_generation.lipschitz import (
   embedding_bias,
   gap_radius,
   hoeffding_radius,
+  hoeffding_samples,
   load_distance,
   make_biases,
   mean_interval,
@@ -235,6 +236,11 @@ def test_radii_of_gaps_in_closed_form():
     bernstein_radius(x - y, level=0.1, width=1.0))
   assert radius(x, y, method='hoeffding', dependence='paired') == pytest.approx(
     hoeffding_radius(3, level=0.1, width=1.0))
+  for dependence in ('independent', 'paired', 'unknown'):
+    n = hoeffding_samples(0.1, level=0.1, width=0.5, dependence=dependence)
+    enough, few = (radius(np.zeros(k), np.zeros(k), method='hoeffding', dependence=dependence)
+                   for k in (n, n - 1))
+    assert enough <= 0.1 < few
   assert radius(x, y) == min(
     gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
 
