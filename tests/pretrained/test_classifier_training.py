@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import types
 
 import jax
 import numpy as np
@@ -80,6 +81,14 @@ def test_it_learns_and_says_how_well(data, trained, capsys):
   assert found['data']['neutral_left_out'] == 3
   assert run('scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}') == 0
   assert f"| {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
+
+
+def test_the_loss_of_an_epoch_is_that_of_its_rows():
+  """Rows of 8, and of 8 and 4 in one line: the last batch of an epoch is smaller."""
+  lines = [{'kind': 'train', 'step': s, 'loss': loss, 'rows': rows}
+           for s, loss, rows in ((3, 9, 8), (4, 1, 8), (6, 2, 6), (7, 9, 8))]
+  found = fit.FineTuning.epoch_loss(types.SimpleNamespace(epoch_steps=3), lines, 1)
+  assert found == pytest.approx((1 * 8 + 2 * 12) / 20)
 
 
 def test_scores_are_on_the_right_side(trained):
