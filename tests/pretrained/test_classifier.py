@@ -71,16 +71,6 @@ def test_lines_that_do_not_fit_are_named(tmp_path, text, classes, message):
     read_examples(written(tmp_path, text), classes=classes)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-  with pytest.raises(UserError, match='none.tsv: No such file'):
-    read_examples(tmp_path / 'none.tsv', classes=2)
-  (tmp_path / 'x.tsv').write_bytes(b'1\tna\xefve\n')
-  with pytest.raises(UserError, match='not UTF-8'):
-    read_examples(tmp_path / 'x.tsv', classes=2)
-  with pytest.raises(UserError, match='phrases need trees'):
-    read_examples(written(tmp_path, '1\ta\n'), classes=2, phrases=True)
-
-
 def test_published_counts(test_data):
   """8,544 and 1,101 sentences; 6,920 and 872 without the neutral ones (Socher et al. 2013)."""
   for split, five, two in (('train', 8544, 6920), ('dev', 1101, 872)):

@@ -206,9 +206,6 @@ class Completions:
   left_out: int = 0  # records of templates that were not asked for
   empty_texts: EmptyTexts | None = None  # completions without a text, by value
 
-  def __len__(self) -> int:
-    return len(self.records)
-
   @property
   def continuations(self) -> list[str]:
     """`[R]` texts."""
