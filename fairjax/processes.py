@@ -343,7 +343,11 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard_by(act: Callable[[int], None]) -> Iterator[None]:
-  """Has a thread call `act(number)` for SIGINT and SIGTERM in the block (main thread only)."""
+  """Has a thread call `act(number)` for SIGINT and SIGTERM in the block."""
+  if threading.current_thread() is not threading.main_thread():  # which alone may have handlers
+    yield
+    return
+
   # A handler written in Python would wait until the main thread has compiled or computed.
   def hear():
     while data := reader.recv(64):
@@ -371,10 +375,6 @@ def heard_by(act: Callable[[int], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def ended_at_once(line: str) -> Iterator[None]:
   """Ends the process at a signal in the block, with `line` and code 128 + its number."""
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-
   def end(number):
     os.write(2, f'fairjax: {line}\n'.encode())
     os._exit(128 + number)  # flushes nothing: the main thread may be writing and hold the stream
@@ -400,7 +400,7 @@ class StopSignal:
 
   @contextlib.contextmanager
   def installed(self) -> Iterator['StopSignal']:
-    """Handles the signals in the block (main thread only)."""
+    """Handles the signals in the block; in other threads than the main one none come."""
     first = (0, 0.0)
 
     def act(number):

@@ -1,5 +1,6 @@
 """Two and four processes on loopback: the results of one, kills and signals."""
 
+import concurrent.futures
 import functools
 import gzip
 import json
@@ -227,6 +228,16 @@ def test_a_term_that_comes_twice_in_a_moment_is_one(repository):
   process.send_signal(signal.SIGTERM)
   assert process.wait(timeout=30) == 128 + signal.SIGTERM
   assert 'ends at once' in process.stderr.read()
+
+
+def test_work_in_a_thread_leaves_the_signals_to_others():
+  def work():
+    with processes.StopSignal().installed() as stop:
+      return stop.here()
+
+  before = signal.getsignal(signal.SIGTERM)
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    assert not pool.submit(work).result() and signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize('spec', ['', '127.0.0.1', '127.0.0.1:x,2,0', '127.0.0.1:1,2,2', 'h:1,a,0'])
