@@ -23,12 +23,9 @@ TOLERANCE = 0.03
 def kernel_fault(
   config: ModelConfig, branches: tuple[int, int] = (0, 0), *, interpret: bool = False
 ) -> str:
-  """What is wrong with the kernel on this process's first device; '' if nothing.
-
-  One row of the model's sizes, values and gradients of all arrays: the segment alone and, where the
-  model would compute them together, with its (K, P) branches. `interpret` runs the kernel on any
-  device, slowly.
-  """
+  """What is wrong with the kernel on the first device (`interpret`: slowly, on any), or ''."""
+  # One row of the model's sizes, values and gradients of all arrays: the segment alone and, where
+  # the model would compute them together, with its (K, P) branches.
   device_kind = jax.local_devices()[0].device_kind
   barrel_shift = needs_barrel_shift(device_kind)
   joint = branches[0] > 0 and (interpret or kernel_runs_on(

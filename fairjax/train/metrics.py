@@ -58,15 +58,11 @@ _LACKING: set[str] = set()  # of TensorBoard: logged once, not at every stage
 
 
 class MetricWriter:
-  """Appends to `metrics.jsonl` and to `tensorboard/` of one stage's folder; None: writes nothing.
+  """Appends to `metrics.jsonl`, `tensorboard/` and a `tracker`; in a group the first one writes."""
+  # On resume, lines after the restored step (`first_step`) are cut away: its steps are run again.
+  # If the others are not those that the checkpoint has `saved`, these are written, with a warning.
 
-  On resume, lines of steps after the restored one (`first_step`) are cut away, because they are run
-  again. If the others are not those that the checkpoint has `saved`, these are written again, with
-  a warning. In a group of processes the first one writes. `tracker` also gets the metrics: wandb or
-  mlflow, as `name`; if it fails, a warning says so and its run of this stage ends.
-  """
-
-  def __init__(self, directory: pathlib.Path | None, *, first_step: int,
+  def __init__(self, directory: pathlib.Path | None, *, first_step: int,  # None: writes nothing
                saved: Sequence[dict[str, Any]] | None = None, log: Callable[[str], None],
                tracker: str = '', name: str = ''):
     self._file = self._tensorboard = None

@@ -40,15 +40,12 @@ class _Open:
 
 
 class Watch:
-  """Times the parts of one stage; in its `with` block a thread ends the process if one hangs.
-
-  `directory` gets `times.jsonl` and the stacks, `hang-process-N.txt`; None: nothing is written and
-  nothing ended. The loop sets `step`, the steps done; `seconds` holds those of the main thread by
-  part since the last line.
-  """
+  """Times the parts of one stage; in its `with` block a thread ends the process if one hangs."""
+  # `directory` gets `times.jsonl` and the stacks; None: nothing is written and nothing ended.
 
   def __init__(self, name: str, directory: pathlib.Path | None, config: LogConfig):
-    self.step = 0
+    self.step = 0  # steps done, which the loop sets
+    # Of the main thread by part, since the last line.
     self.seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
     self._name, self._directory, self._config = name, directory, config
     self._usual: dict[str, collections.deque[float]] = {}
