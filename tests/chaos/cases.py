@@ -25,7 +25,6 @@ class Case:
   number: int
   stage: str = ''  # that was disturbed
   what: str = ''  # description of the disturbance
-  kind: str = ''  # of the write or file that it met
   first: int | None = None  # exit code of the disturbed run; None if there was none
   message: str = ''  # its line for the user, or `traceback`
   second: int | None = None  # exit code of the same command, given again
@@ -138,7 +137,6 @@ def _disturb(laboratory, case, rng, outputs) -> None:
   here = [m for m in laboratory.trace if m.stage == case.stage]
   moment = rng.choice(here)
   delay = rng.choice((0.0, rng.uniform(0, _LATEST)))
-  case.kind = moment.kind
   case.what = f'{moment}' + (f' + {delay * 1000:.0f} ms' if delay else '')
   laboratory.reset(case.stage)
   first = laboratory.run(_preparation(laboratory, case, rng, moment, delay))
@@ -177,8 +175,7 @@ def _corrupt(laboratory, case, rng, outputs) -> None:
     outputs.append(first.output)
     case.first, case.seconds = first.code, first.seconds
   classes = damage.classes(laboratory.workdir)
-  case.kind = rng.choice(sorted(classes))
-  name = rng.choice(classes[case.kind])
+  name = rng.choice(classes[rng.choice(sorted(classes))])
   operation = damage.OPERATIONS[case.number // len(STAGES) % len(damage.OPERATIONS)]
   path = laboratory.workdir / name
   if operation == 'delete' and rng.random() < 0.25 and path.parent != laboratory.workdir:

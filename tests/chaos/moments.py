@@ -22,7 +22,6 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _RANDOM = (
   (re.compile(r'\b[0-9a-f]{32,64}\b'), '#'), (re.compile(r'\d{6,}'), '#'),
   (re.compile(r'(^|/)(\.[^/]+)\.[a-z0-9_]{8}(?=$|/)'), r'\1\2.#'))
-_NUMBERS = re.compile(r'\d+')
 _PROGRESS = re.compile(r'\[[\w/.-]+\]( step \d+/\d+)?( validation)?')
 
 
@@ -36,11 +35,6 @@ class Moment(NamedTuple):
 
   def __str__(self):
     return f'{self.operation} {self.path}' + (f' ({self.nth})' if self.nth > 1 else '')
-
-  @property
-  def kind(self) -> str:
-    """Operation and path without numbers: moments of one kind write the same sort of file."""
-    return f'{self.operation} {_NUMBERS.sub("N", self.path)}'
 
 
 class Watch:

@@ -36,14 +36,6 @@ def test_both_names_of_a_slice_find_it():
   assert {chip.name for chip in CHIPS.values() if not chip.compiles} == {'v2'}
 
 
-@pytest.mark.parametrize(('name', 'hint'), [
-  ('v3-16', 'v3-8, v3-32'), ('v5p-7', 'v5p-8'), ('v7-8', 'v7-8'), ('tpu7x-8', 'tpu7x-8'),
-  ('v5litepod16', 'v5litepod-16'), ('v5litepod-24', 'v5litepod-1, v5litepod-4')])
-def test_unknown_accelerator_types_name_known_ones(name, hint):
-  with pytest.raises(UserError, match=hint):
-    find_accelerator(name)
-
-
 def test_a_shape_must_have_the_size_of_the_type():
   assert find_accelerator('v5p-1536', shape='8x8x12').num_devices == 768
   for shape, hint in (('8x8', '3 sides'), ('8x8x8', 'v5p-1024'), ('0x8x12', '3 sides')):
@@ -51,13 +43,17 @@ def test_a_shape_must_have_the_size_of_the_type():
       find_accelerator('v5p-1536', shape=shape)
 
 
-@pytest.mark.parametrize(('name', 'hint'), [
-  ('v9:8', 'v6e'), ('v5e:16x4', 'v5e:8x8'), ('v5e:3x3', 'v5e:2x4'),
-  ('v3-128', 'in chips, v3:8x8'), ('v5e-16', 'in chips, v5e:4x4'),
-  ('v5litepod-16', 'in chips, v5e:4x4'), ('v2:2x2', 'v2:2x2'), ('v5e', 'v5e:1x1')])
-def test_unknown_topologies_name_a_known_one(name, hint):
+@pytest.mark.parametrize(('find', 'name', 'hint'), [
+  *((find_accelerator, name, hint) for name, hint in (
+    ('v3-16', 'v3-8, v3-32'), ('v5p-7', 'v5p-8'), ('v7-8', 'v7-8'), ('tpu7x-8', 'tpu7x-8'),
+    ('v5litepod16', 'v5litepod-16'), ('v5litepod-24', 'v5litepod-1, v5litepod-4'))),
+  *((find_slice, name, hint) for name, hint in (
+    ('v9:8', 'v6e'), ('v5e:16x4', 'v5e:8x8'), ('v5e:3x3', 'v5e:2x4'),
+    ('v3-128', 'in chips, v3:8x8'), ('v5e-16', 'in chips, v5e:4x4'),
+    ('v5litepod-16', 'in chips, v5e:4x4'), ('v2:2x2', 'v2:2x2'), ('v5e', 'v5e:1x1')))])
+def test_unknown_names_are_told_the_nearest(find, name, hint):
   with pytest.raises(UserError, match=hint):
-    find_slice(name)
+    find(name)
 
 
 def test_slices_ascend_and_chips_are_plausible():
