@@ -80,8 +80,9 @@ def measure_encoding(options, files, layout, folder, vocabulary_folder):
 
   def chunks():
     with tempfile.TemporaryDirectory(dir=folder) as place:
-      return len(encode_documents(read_documents(files, layout=layout), place,
-                                  vocabulary=vocabulary, log=lambda line: None))
+      found = encode_documents(read_documents(files, layout=layout), place,
+                               vocabulary=vocabulary, log=lambda line: None)
+      return int(found.documents[-1, 0])  # tokens
 
   runs = {'chunks': chunks}
   if options.seqio:
