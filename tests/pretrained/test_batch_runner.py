@@ -17,9 +17,7 @@ from fairjax.pretrained import (
   encode,
   load_pretrained,
 )
-from fairjax.pretrained import (
-  batch_runner as batches,
-)
+from fairjax.pretrained import batch_runner as batches
 from fairjax.pretrained.models import dense
 
 
