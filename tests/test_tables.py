@@ -82,12 +82,6 @@ def test_records_are_read_in_every_form(tmp_path, form, packing):
       assert read(tmp_path / name) == expected
 
 
-def test_an_entry_of_an_array_is_named_by_its_number(tmp_path):
-  (tmp_path / 'r.json').write_text(f'\n {json.dumps(rows(), indent=1)} \n')
-  found = list(read_records(tmp_path / 'r.json'))
-  assert found[4]['_where'] == f'{tmp_path}/r.json, entry 5'
-
-
 @pytest.mark.parametrize(('content', 'words'), [
   (b'[{"a": 1},\n{"a": 2}]', "r, entry 1: fields missing"), (b'[{"a": 1},\n{"a" 2}]', "r:2: not a"),
   (b'[{"a": ' + b'9' * 5000 + b'}]', 'r: not a JSON array'),

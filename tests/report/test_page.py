@@ -1,7 +1,6 @@
 """The report's page: what it holds, what it cannot do, and that a reader gets to the sentences."""
 
 import base64
-import copy
 import csv
 import dataclasses
 import hashlib
@@ -320,13 +319,6 @@ def test_a_report_without_texts_or_measures_is_a_page_too(tmp_path, models):
   write_report(tmp_path, rows=[models[0][0]], attribute='a')
   data = page_data((tmp_path / 'index.html').read_text())
   assert data['distributions'] == [None] and data['histograms'] == [[None], [None]]
-
-
-def test_rows_of_other_values_are_refused(tmp_path, models):
-  other = copy.deepcopy(models[1][0])
-  other.measures['templates'].append(9)
-  with pytest.raises(ValueError, match='same values and templates'):
-    write_report(tmp_path, rows=[models[0][0], other], attribute='a')
 
 
 # What a reader does, in a real browser.

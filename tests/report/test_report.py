@@ -23,7 +23,7 @@ from fairjax.report.figures import (
   plot_values,
   pyplot,
 )
-from fairjax.report.sections import human_section, more_measures, paired_samples
+from fairjax.report.sections import more_measures, paired_samples
 
 ATTRIBUTE = Attribute(
   name='colour',
@@ -217,20 +217,6 @@ def test_texts_cannot_change_the_page(tmp_path, rows, no_figures):
   assert data['paired_samples'][0]['continuations'][EVIL]['Red'] == EVIL
 
 
-def test_names_of_models_in_the_human_evaluation_are_text():
-  estimate = {'value': 0.2, 'null_p95': 0.1, 'within_floor': False, 'p_value': 0.01, 'n_min': 3,
-              'n_max': 4}
-  section = human_section({'masked': False, 'tasks': {EVIL: {
-    'labels': 2, 'labels_by_annotator': {'a': 2}, 'items': 2, 'items_used': 2, 'items_dropped': {},
-    'empty_labels': 0, 'missing_rows': 0, 'agreement': {}, 'correlations': {},
-    'individual_fairness': {'pairs': [{'model': EVIL, 'template': 0, 'values': ['a', 'b'],
-                                       'estimate': estimate}]}}}})
-  for text in (section.markdown(), section.html()):
-    assert '<script' not in text and '\u202e' not in text
-  assert section.body().count('0.200 (0.100), above noise') == 1
-  assert section.html().count(html.escape(EVIL[:30])) == 2  # the task and the model
-
-
 @pytest.mark.parametrize('text, shown', [
   ('plain text, 5% (of "it")!', None), ('a|b', None), ('1. no list', None), ('- no list', None),
   ('0.10.2 is a version', None),
@@ -269,6 +255,10 @@ def test_rows_need_distinct_names_and_one_baseline(tmp_path, rows):
   with pytest.raises(ValueError, match='several baselines: a, b'):
     write_report(tmp_path, rows=[ModelRow('a', 'baseline'), ModelRow('b', 'baseline')],
                  attribute='colour')
+  other = copy.deepcopy(rows[1])
+  other.measures['templates'].append(9)
+  with pytest.raises(ValueError, match='same values and templates'):
+    write_report(tmp_path, rows=[rows[0], other], attribute='colour')
 
 
 def metric_lines(offset=0.0):
