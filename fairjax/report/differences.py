@@ -81,7 +81,7 @@ def compare_reports(
       if not side:
         raise UserError(f'{name}: no model of this report was measured: nothing to compare')
     scorers = _check_comparable(first, second, sides, names)
-    pairs = _chosen(sides, models, names) if models else _pairs(sides)
+    pairs = _pairs(sides, models, names)
     return {
       'reports': list(names), 'attribute': first['attribute'], 'scorers': scorers,
       'rows': [_row(name, row, scorers) for name, side in zip(names, sides, strict=True)
@@ -132,22 +132,15 @@ def _short(value: Any) -> str:
 
 
 def _pairs(
-  sides: Sequence[Sequence[Mapping[str, Any]]]
-) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-  """Rows that belong together."""
-  second = {row['name']: row for row in sides[1]}
-  found = [(row, second[row['name']]) for row in sides[0] if row['name'] in second]
-  if not found and len(sides[0]) == len(sides[1]) == 1:
-    found = [(sides[0][0], sides[1][0])]
-  return found
-
-
-def _chosen(
   sides: Sequence[Sequence[Mapping[str, Any]]], models: Sequence[Sequence[str]],
   names: Sequence[str],
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-  """Rows of the named models."""
+  """Rows of the named models, by default those that belong together."""
   found = [{row['name']: row for row in side} for side in sides]
+  if not models:
+    models = [(name, name) for name in found[0] if name in found[1]]
+    if not models and len(found[0]) == len(found[1]) == 1:
+      models = [(*found[0], *found[1])]
   for pair in models:
     for name, rows, report in zip(pair, found, names, strict=True):
       if name not in rows:
