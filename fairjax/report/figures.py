@@ -373,8 +373,27 @@ def drawing(rows: int, columns: int, width: float, height: float, **options: Any
       min(width, _MOST_INCHES), min(height, _MOST_INCHES)), **options)
 
 
+def _add_fonts(figure) -> None:
+  """Lets other installed fonts draw the characters that DejaVu Sans lacks, such as Chinese ones."""
+  from matplotlib import font_manager
+  from matplotlib.text import Text
+  texts, fonts = figure.findobj(Text), ['DejaVu Sans']
+  lacking = {ord(c) for text in texts for c in text.get_text() if not c.isspace()}
+  lacking -= font_manager.get_font(font_manager.findfont(fonts[0])).get_charmap().keys()
+  for font in font_manager.fontManager.ttflist if lacking else ():
+    if ((font.style, font.weight) == ('normal', 400) and os.path.isfile(font.fname)
+        and not font.name.startswith('Last Resort')
+        and (found := lacking & font_manager.get_font(font.fname).get_charmap().keys())):
+      fonts.append(font.name)
+      lacking -= found
+  if len(fonts) > 1:
+    for text in texts:
+      text.set_fontfamily(fonts)
+
+
 def _lay_out(figure) -> None:
   """Gives the parts their places, once; else each file would do so twice."""
+  _add_fonts(figure)
   if (engine := figure.get_layout_engine()) is not None:
     engine.execute(figure)
     figure.set_layout_engine(None)

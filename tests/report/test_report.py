@@ -346,6 +346,14 @@ def test_long_names_leave_room_for_what_they_name(drawn, rows):
     assert figure.bbox.contains(*axis.get_tightbbox().min)
 
 
+@pytest.mark.filterwarnings('error')
+def test_another_font_draws_what_the_first_lacks(tmp_path, rows):
+  measures = json.loads(json.dumps(rows[0].measures).replace('Red', '\u1d81'))  # STIX has it
+  files = plot_values(tmp_path / 'v', rows=[ModelRow('m', 'model', measures=measures)],
+                      scorers=['opinion'], errors={})  # a lacking one would be a warning
+  assert all(file.stat().st_size for file in files)
+
+
 def test_bars_show_values_and_floors(drawn, rows):
   estimates = {'opinion': {'I.F.': [r.estimate('opinion', 'individual_fairness') for r in rows]}}
   plot_fairness('f', models=[r.name for r in rows], methods=[r.method for r in rows],
