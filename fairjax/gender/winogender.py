@@ -285,6 +285,7 @@ def read_mention_pairs(path: str | os.PathLike, split: str) -> list[MentionPair]
   path = pathlib.Path(path)
   wino = sorted(path.glob(f"*stereotyped*.txt.{'dev' if split == 'train' else 'test'}"))
   conll = sorted((path / split).rglob('*gold_conll')) or sorted((path / split).rglob('*conll'))
+  conll = [file for file in conll if 'english' in file.parts] or conll  # OntoNotes has three
   if wino:
     pairs = _winobias(wino, sorted(path.glob('*stereotyped*.txt.*')))
   elif conll:

@@ -241,8 +241,10 @@ def test_real_winobias_has_one_other_person_each(test_data):
 def test_pairs_of_ontonotes(tmp_path):
   rows = [('The', '(1'), ('smith', '1)'), ('and', '-'), ('his', '(1)|(2'), ('dog', '2)'),
           ('slept', '-')]
-  folder = tmp_path / 'train' / 'deep'
+  folder = tmp_path / 'train' / 'english'
   folder.mkdir(parents=True)
+  (tmp_path / 'train' / 'chinese').mkdir()
+  (tmp_path / 'train' / 'chinese' / 'a.v4_gold_conll').write_text('a 0 0 x X (1)|(2)|(3)\n')
   (folder / 'a.v4_gold_conll').write_text(
     '#begin document (a); part 000\n'
     + ''.join(f'a 0 {i} {w} X {c}\n' for i, (w, c) in enumerate(rows)) + '\n#end document\n')
