@@ -453,10 +453,10 @@ def test_prompts_that_share_their_noise_are_no_independent_samples(missing):
     for k, (true, (low, high)) in enumerate(zip(
         (mean[:2].mean(), mean[:2].mean() - mean[2:].mean()), found, strict=True)):
       hits[k] += low <= true <= high
-      if not missing:  # a draw is all prompts of a template, and the two templates are independent
-        sums = np.einsum('tvn,v->tn', draws, ([.5, .5, 0, 0], [.5, .5, -.5, -.5])[k])
-        oracle = scipy.stats.ttest_ind(sums[0], -sums[1], equal_var=False).confidence_interval(0.95)
-        assert (low, high) == pytest.approx((oracle.low / 2, oracle.high / 2))
+      if not missing:  # a draw is all prompts
+        sums = np.einsum('tvn,v->n', draws, ([.25, .25, 0, 0], [.25, .25, -.25, -.25])[k])
+        oracle = scipy.stats.ttest_1samp(sums, 0).confidence_interval(0.95)
+        assert (low, high) == pytest.approx((oracle.low, oracle.high))
   assert (hits / 300 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300)).all()
 
 

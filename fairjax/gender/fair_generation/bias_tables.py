@@ -67,8 +67,8 @@ def bias_tables(
 
   Each mean has Student's interval (approximate; none below 2 samples) and a guaranteed one (the
   better of Hoeffding's and the empirical Bernstein bound on the range of the list's professions).
-  The mean of a group is that of its prompts' means, as in the paper. Samples of one template and
-  number may share their noise: those of several prompts count as one draw.
+  The mean of a group is that of its prompts' means, as in the paper. Samples of one number may
+  share their noise: those of several prompts count as one draw.
   """
   before = embedding_bias(parses, embedding)
   after = embedding_bias(parses, embedding, debiased=True)
@@ -133,20 +133,13 @@ def _student(
   """Student's interval of a weighted sum of prompts' means; None below 2 values of a prompt."""
   if any(len(rows) < 2 for _, rows in cells):
     return None
-  draws: dict[Any, list[tuple[float, np.ndarray]]] = {}  # prompts that may share noise
-  for weight, rows in cells:
-    number = completions.index[rows[0]]
-    prompt = completions.prompts[number]
-    shared = number if completions.sample is None else (prompt.attribute, prompt.template)
-    draws.setdefault(shared, []).append((weight, rows))
-  parts = []
-  for own in draws.values():
-    rows = np.concatenate([rows for _, rows in own])
-    numbers = rows if completions.sample is None else completions.sample[rows]
-    sums = np.bincount(np.unique(numbers, return_inverse=True)[1], weights=np.concatenate(
-      [weight * (values[r] - values[r].mean()) / math.sqrt(len(r) * (len(r) - 1))
-       for weight, r in own]))
-    parts.append((float(sums @ sums), min(len(r) for _, r in own) - 1))
+  shares = [weight * (values[rows] - values[rows].mean()) / math.sqrt(len(rows) * (len(rows) - 1))
+            for weight, rows in cells]
+  parts = [(float(s @ s), len(s) - 1) for s in shares]
+  if completions.sample is not None:
+    numbers = np.concatenate([completions.sample[rows] for _, rows in cells])
+    sums = np.bincount(np.unique(numbers, return_inverse=True)[1], weights=np.concatenate(shares))
+    parts = [(float(sums @ sums), min(map(len, shares)) - 1)]
   radius = satterthwaite_radius(parts, level=level)
   return [estimate - radius, estimate + radius] if math.isfinite(radius) else None
 
