@@ -827,6 +827,8 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
     if base.config['model_type'] not in DECODERS or base.adapter:
       raise UserError(f'{found} is an adapter of {adapter.base}, which is no decoder of its own: '
                       'merge it with peft (merge_and_unload)')
+    if any((found / name).is_file() for name in ('tokenizer.json', 'chat_template.jinja')):
+      lines.append(f'{found} holds a tokenizer, which is not read: that of {adapter.base} is')
     return dataclasses.replace(base, adapter=adapter, lines=[*lines, *base.lines])
   if not path.is_file():
     raise UserError(f'{path}: No such file or directory: {_what_it_is(found)}')

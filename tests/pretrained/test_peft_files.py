@@ -82,10 +82,11 @@ def test_what_is_exported_computes_in_transformers_and_peft_what_it_does_here(go
 
 
 @pytest.mark.parametrize('name', FAMILIES)
-def test_an_adapter_is_its_base_with_products_of_low_rank(name, make, tmp_path):  # noqa: F811
+def test_an_adapter_is_its_base_with_low_rank(name, make, tmp_path, capsys):  # noqa: F811
   wanted = adapted(make(name), tmp_path / 'adapter')
+  (tmp_path / 'adapter' / 'tokenizer.json').write_text('{}')  # as trainers leave it there
   found = load_pretrained(tmp_path / 'adapter', 'lm')
-  assert found.name == 'adapter'
+  assert found.name == 'adapter' and 'holds a tokenizer, which is not' in capsys.readouterr().err
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
   jax.tree.map(close, found.params, wanted)
   assert max(np.abs(x - y).max() for x, y in zip(*map(jax.tree.leaves, (
