@@ -394,8 +394,8 @@ _HEADLESS = {
   'mlm': 'give a checkpoint that was saved with it, as BertForMaskedLM or AlbertForMaskedLM does, '
          'or train one from scratch with fairjax models masked-lm without --init',
   'pooled': 'save it again with its pooler (add_pooling_layer=True)',
-  'lm': 'save it as GPT2LMHeadModel does, or set tie_word_embeddings to true in config.json if the '
-        'output is the table of words',
+  'lm': 'save it as AutoModelForCausalLM does, or set tie_word_embeddings to true in config.json '
+        'if the output is the table of words',
 }
 
 
