@@ -34,7 +34,6 @@ INSTRUCTION = ('Continue the text that the user gives. Write only the words that
                'without repeating the text, and without any comment, question or explanation.')
 ATTEMPTS = 8  # requests for one sample
 LONGEST_WAIT = 600  # seconds that a server may ask for
-NO_CHOICE = 'no choice'  # finish_reason of an answer whose list of choices is empty
 _TRANSIENT = (408, 409, 425, 429)
 _OWN_FIELDS = ('model', 'prompt', 'messages', 'n', 'stream', 'echo')  # of a request
 _LOCAL = ('localhost', '127.0.0.1', '::1')
@@ -255,7 +254,7 @@ class _Client:
     try:
       answer = response.json()
       choices = answer['choices']
-      choice: Any = choices[0] if choices else {'finish_reason': NO_CHOICE}
+      choice: Any = choices[0] if choices else {'finish_reason': 'no choice'}
       text = ('' if not choices else choice['message']['content'] if self._endpoint.chat
               else choice['text'])
       reason, usage = choice.get('finish_reason'), answer.get('usage') or {}

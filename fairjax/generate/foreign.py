@@ -143,11 +143,6 @@ def _rows(path: str | os.PathLike, columns: Sequence[str] = ()) -> _Items:
       yield row, where
 
 
-def _table(path: str | os.PathLike, left_out: collections.Counter, *,
-           columns: Sequence[str] = ()) -> _Items:
-  return _rows(path, columns)
-
-
 def _answers(prefix: Any, answers: Any, text: Callable[[Any], Any] = lambda answer: answer
              ) -> list[dict[str, Any]]:
   """The fields of each answer in a list to a prompt; where there is none, those of the prompt."""
@@ -290,8 +285,8 @@ def _openai_batch(path: str | os.PathLike, left_out: collections.Counter, *,
 
 
 FORMS: dict[str, Callable[..., _Items]] = {
-  'lm-eval': _lm_eval, 'inspect': _inspect, 'langfair': _langfair, 'csv': _table,
-  'openai-batch': _openai_batch}
+  'lm-eval': _lm_eval, 'inspect': _inspect, 'langfair': _langfair,
+  'csv': lambda path, left_out, columns=(): _rows(path, columns), 'openai-batch': _openai_batch}
 """Readers of (item, place) by the name of the form; `_fields` of an item are what it knows."""
 
 

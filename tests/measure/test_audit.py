@@ -153,7 +153,6 @@ def test_agreement_is_that_of_scipy():
   for pair in found:
     x, y = (scores[s] for s in pair['scorers'])
     assert pair['spearman'] == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
-    assert pair['pearson'] == pytest.approx(scipy.stats.pearsonr(x, y).statistic, abs=1e-12)
     sides = [['-' if s < 0.5 else '+' if s > 0.5 else '0' for s in z] for z in (x, y)]
     same = [p == q for p, q in zip(*sides, strict=True)]
     strong = [p == q for p, q in zip(*sides, strict=True) if '0' not in (p, q)]

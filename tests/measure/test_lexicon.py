@@ -18,7 +18,6 @@ from fairjax.measure.scorers.lexicon import (
   FILES,
   SHA256,
   fetch_lexicon,
-  lexicon_files,
   read_lexicon,
 )
 
@@ -110,6 +109,8 @@ def test_a_list_that_is_there_but_another_is_not_overwritten(small, serve, tmp_p
   with pytest.raises(UserError, match='positive-words.txt is there already and is not the list'):
     fetch_lexicon(tmp_path, url=serve(archive()))
   assert mine.read_text() == 'my own\n' and list(tmp_path.iterdir()) == [mine]
+  with pytest.raises(UserError, match='has no negative-words.txt: fairjax scorers lexicon'):
+    load_scorer('opinion', lexicon=[tmp_path])
 
 
 @pytest.mark.parametrize('code, body, message', [
@@ -139,15 +140,6 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch
     error = capsys.readouterr().err
     assert message in error and url in error and error.count('\n') == 1
   assert not (tmp_path / 'other').exists()
-
-
-def test_a_folder_stands_for_its_two_lists(tmp_path):
-  for name in FILES:
-    (tmp_path / name).write_text('word\n')
-  assert lexicon_files([tmp_path]) == tuple(tmp_path / name for name in FILES)
-  (tmp_path / FILES[1]).unlink()
-  with pytest.raises(UserError, match='has no negative-words.txt: fairjax scorers lexicon'):
-    lexicon_files([tmp_path])
 
 
 def test_lexicon_file_format(tmp_path):
