@@ -224,6 +224,11 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
   assert main(report) == 2
   assert main([*report, '--empty=drop']) == 0
   assert 'Syria 50.0 %, Iran 50.0 %' in (tmp_path / 'report' / 'report.md').read_text()
+  path.write_bytes(as_lines(rows(2, lambda value, sample: '' if value == 'Iran' else 'x')))
+  capsys.readouterr()
+  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
+               '--empty=drop', '--independent']) == 2
+  assert 'no records with a text of 1 of 10 pairs' in capsys.readouterr().err
 
 
 def documents(path, layout, **options):

@@ -227,7 +227,7 @@ class Generations:
       self.continuations, self.value_index, self.attribute.value_texts, empty=empty,
       where=self.where, samples=pairs)
     left = dataclasses.replace(self._take(rows) if found.left_out else self, empty_texts=found)
-    _check_counts(left)
+    _check_counts(left, 'records with a text' if found.left_out else 'records')
     return left
 
   def attribute_templates(self) -> dict[int | str, int]:
@@ -434,7 +434,7 @@ def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | 
   return np.array(samples, np.int64)
 
 
-def _check_counts(generations: Generations) -> None:
+def _check_counts(generations: Generations, what: str = 'records') -> None:
   """Every value has records in every template."""
   names, templates = generations.attribute.value_texts, generations.templates
   missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]
@@ -442,7 +442,7 @@ def _check_counts(generations: Generations) -> None:
   if any(missing.values()):
     pairs = [f'{name} in template {t!r}' for t, absent in missing.items() for name in absent]
     raise UserError(
-      f'no records of {len(pairs)} of {len(templates) * len(names)} pairs of template and value of '
+      f'no {what} of {len(pairs)} of {len(templates) * len(names)} pairs of template and value of '
       f'attribute {generations.attribute.name} ({_some(pairs)}): every value that occurs is needed '
       'in every template')
 
