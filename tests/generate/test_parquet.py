@@ -14,6 +14,7 @@ from test_foreign import lines
 from fairjax.cli.main import commands, main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
+from fairjax.files import JsonLines
 from fairjax.generate import parquet, read_records
 from fairjax.measure.columns import read_generations
 from fairjax.measure.similarity import prefix_cosines
@@ -219,6 +220,8 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
   prefix_cosines(generations, LengthEncoder(), directory='s')
   file = 's/country.vader.jsonl'
+  with JsonLines('s/country.parts.jsonl', {'measures of': 'country'}, again='') as parts:
+    parts.append({'key': 'k', 'result': {}})
   capsys.readouterr()
   for source, more, message in (
       ('other.jsonl', [file], 'other.jsonl:1: no score of vader for this text'),
@@ -226,7 +229,8 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
       ('double.jsonl', [file], 'double.jsonl:1: has another score of vader already, 0.123'),
       ('r.jsonl', ['r.jsonl'], 'r.jsonl:1: not a file of this version'),
       ('r.jsonl', ['s/country.minilm-own.jsonl'],
-       'holds cosines of continuations and prefixes (minilm-own), not scores of texts')):
+       'holds cosines of continuations and prefixes (minilm-own), not scores of texts'),
+      ('r.jsonl', ['s/country.parts.jsonl'], 'belongs to measures of country: it holds no scores')):
     assert main(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores',
                  *more]) == 2, message
     error = capsys.readouterr().err

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.files import JsonLines, read_entries
+from fairjax.files import JsonLines, describe_header, read_entries
 from fairjax.measure.columns import Generations, scored_text
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_rewritten
 from fairjax.progress import Progress
@@ -157,6 +157,8 @@ class ScoreFile(JsonLines):
 def read_score_file(path: str | os.PathLike) -> tuple[dict[str, str], dict[bytes, float]]:
   """`scorer` and `fingerprint` of a score file ({}: no file), and text digest -> score."""
   header, entries = read_entries(path, again=_AGAIN)
+  if header and 'scorer' not in header:
+    raise UserError(f'{path} belongs to {describe_header(header)}: it holds no scores of texts')
   return header or {}, _scores(entries)
 
 
