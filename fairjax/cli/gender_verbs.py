@@ -171,7 +171,7 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
 
 def _correlations(options: argparse.Namespace) -> None:
   from fairjax.gender.scored_models import is_encoder
-  from fairjax.gender.suite import Settings, measure_correlations, table
+  from fairjax.gender.suite import Settings, measure_correlations, split_model, table
   from fairjax.gender.winogender import templates_file
   if options.winogender and not options.professions:
     options.professions = str(templates_file(options.winogender).with_name('occupations-stats.tsv'))
@@ -180,7 +180,7 @@ def _correlations(options: argparse.Namespace) -> None:
     'metrics': metrics, 'persons': _persons(options) if 'disco' in metrics else (),
     'infill': not options.no_infill})
   for spec in options.model if metrics != ('recorded',) else ():
-    is_encoder(spec.partition('@')[0])  # what is no model is found before the first is measured
+    is_encoder(split_model(spec)[0])  # what is no model is found before the first is measured
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
   print_result(options, found, lambda found: table(found['found']))
 

@@ -197,12 +197,18 @@ def measure_correlations(
   return result
 
 
+def split_model(spec: str) -> tuple[str, str]:
+  """Folder and name of DIR[@MODEL]; the path of a folder may hold @ too."""
+  folder, _, name = ('', '', spec) if os.path.exists(spec) else spec.rpartition('@')
+  return (folder, name) if folder else (name, '')
+
+
 class _Model:
   """A folder that is opened when a metric first asks the model."""
 
   def __init__(self, spec: str):
-    folder, _, name = spec.partition('@')
-    self.folder, self.name = folder, name or 'baseline'
+    self.folder, name = split_model(spec)
+    self.name = name or 'baseline'
 
   @functools.cached_property
   def opened(self) -> Scorable:
@@ -338,8 +344,8 @@ def _json(settings: Settings) -> dict[str, Any]:
 
 def _model_names(models: Sequence[str]) -> list[str]:
   """A name for each column, from the last parts of the paths."""
-  specs = [spec.partition('@') for spec in models]
-  names = [folder_name(folder) + (f'-{name}' if name else '') for folder, _, name in specs]
+  names = [folder_name(folder) + (f'-{name}' if name else '')
+           for folder, name in map(split_model, models)]
   double = next((n for i, n in enumerate(names) if n in names[:i]), None)
   if double is not None:
     raise UserError(f'two models are called {double}: give folders with different names')

@@ -13,7 +13,7 @@ from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.gender import suite
 from fairjax.gender.persons import make_persons
-from fairjax.gender.suite import Settings, measure_correlations, table
+from fairjax.gender.suite import Settings, measure_correlations, split_model, table
 
 pytestmark = pytest.mark.usefixtures('one_device')
 
@@ -106,6 +106,14 @@ def test_other_settings_are_refused_by_name(folder, speaker, monkeypatch, change
     (folder / 'out' / 'model' / 'winogender.json').write_text('{"identity": 1')
   with pytest.raises(UserError, match=change):
     measure(folder, **({'shuffles': 5} if change == 'shuffles' else {}))
+
+
+def test_a_folder_may_hold_an_at_sign(tmp_path):
+  (tmp_path / 'me@host').mkdir()
+  for name in ('', 'baseline'):
+    assert split_model(f'{tmp_path}/me@host{"@" * bool(name)}{name}') == (
+      f'{tmp_path}/me@host', name)
+  assert split_model('none@baseline') == ('none', 'baseline') and split_model('none') == ('none', '')
 
 
 def test_outputs_and_names_are_checked_before_anything_is_measured(folder, speaker):
