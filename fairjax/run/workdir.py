@@ -203,7 +203,7 @@ def open_workdir(
   stale: list[pathlib.Path] = []
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
-  check_brackets(workdir)
+  check_brackets(workdir / _stem(config.attribute))  # which folders of step 3 begin with
   if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), current)):
     changed = _refuse_changes(workdir, read_config_json(path), config)
     if not changed and _is_as_written(path, log):

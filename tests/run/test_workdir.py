@@ -168,6 +168,8 @@ def test_what_is_no_workdir_is_left_alone_but_not_what_an_interrupted_start_left
     claimed(tmp_path / 'setup.py')
   with pytest.raises(UserError, match=r'with \[ in its path'):  # before the data are prepared
     claimed(tmp_path / 'run[3]')
+  with pytest.raises(UserError, match=r'with \[ in its path'):
+    claimed(tmp_path / 'w', dataclasses.replace(CONFIG, attribute='own[1].yaml'))
   assert [p.name for p in tmp_path.iterdir()] == ['setup.py']
   (tmp_path / 'run').mkdir()
   for name in ('.lock', '.config.json.abc'):
