@@ -113,7 +113,8 @@ def test_a_folder_may_hold_an_at_sign(tmp_path):
   for name in ('', 'baseline'):
     assert split_model(f'{tmp_path}/me@host{"@" * bool(name)}{name}') == (
       f'{tmp_path}/me@host', name)
-  assert split_model('none@baseline') == ('none', 'baseline') and split_model('none') == ('none', '')
+  assert split_model('none@baseline') == ('none', 'baseline')
+  assert split_model('none') == ('none', '')
 
 
 def test_outputs_and_names_are_checked_before_anything_is_measured(folder, speaker):
