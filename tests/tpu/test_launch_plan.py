@@ -82,7 +82,7 @@ def test_dry_runs_print_the_golden_plans(capsys, monkeypatch):
 def test_every_option_reaches_the_request_and_every_command_its_workers():
   steps = {verb: [s.argv for s in plan(verb, check_spec(FULL, verb), follow=True)]
            for verb in VERBS}
-  assert steps['up'] == steps['run'][:2] and len(steps['run']) == 10
+  assert steps['up'] == steps['run'][1:3] and len(steps['run']) == 10
   assert {'--spot', '--internal-ips', '--network=net', '--subnetwork=sub', '--project=my-project',
           f'--service-account={FULL.service_account}', '--valid-until-duration=1d',
           '--labels=managed-by=fairjax,fairjax-name=fairjax-v5litepod-16,team=fair'} <= set(

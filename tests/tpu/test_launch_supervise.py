@@ -171,6 +171,23 @@ def test_a_preempted_slice_is_deleted_requested_again_and_the_command_started_th
   assert 'deleting it and asking again, 1 of 10' in cloud.log()
 
 
+def test_what_cannot_be_packed_costs_nothing_and_a_slice_that_is_replaced_gets_the_same_code(cloud):
+  shutil.copytree(cloud.repo / '.git', cloud.folder / 'kept')
+  shutil.rmtree(cloud.repo / '.git')
+  assert cloud.launch() == 2 and cloud.calls() == []
+  assert 'git tracks no file here' in ''.join(cloud.shown)
+  shutil.copytree(cloud.folder / 'kept', cloud.repo / '.git')
+  cloud.world([['ACTIVE', 'SUSPENDED'], ['ACTIVE']], hosts=('w-0',))
+  (cloud.repo / 'launch' / 'lock.sh').write_text('as at the beginning')
+  delete = cloud.bin / 'gcloud'
+  delete.write_text(delete.read_text().replace("  if verb == 'delete':\n", (
+    "  if verb == 'delete':\n"
+    f"    pathlib.Path('{cloud.repo}/launch/lock.sh').write_text('edited meanwhile')\n")))
+  assert cloud.launch() == 0 and cloud.verbs().count('scp') == 2
+  code = cloud.folder / 'hosts/w-0/fairjax-launch/job/code'
+  assert (code / 'launch' / 'lock.sh').read_text() == 'as at the beginning'
+
+
 def test_slices_that_are_always_taken_away_are_replaced_only_so_often(cloud):
   cloud.world([['ACTIVE', 'PREEMPTED']])
   assert cloud.launch(specs=[spec(recreate=2)]) == 42

@@ -73,8 +73,8 @@ def plan(verb: str, spec: LaunchSpec, *, follow: bool = False) -> list[Run]:
   """The steps of one of `VERBS`, each once; `supervise` repeats what a lost slice undid."""
   match verb:
     case 'run':
-      return [create(spec), describe(spec), *ship(spec), start(spec), logs(spec, follow=True),
-              status(spec)]
+      return [pack(spec), create(spec), describe(spec), *ship(spec), start(spec),
+              logs(spec, follow=True), status(spec)]
     case 'up':
       return [create(spec), describe(spec)]
     case 'status':
@@ -131,13 +131,20 @@ def delete(spec: LaunchSpec) -> Run:
              'delete the slices and the request', tries=3, done_if=ABSENT_ERRORS)
 
 
+def pack(spec: LaunchSpec) -> Run:
+  """Packs the code: once, before anything costs; a slice that is replaced gets the same."""
+  return Run(('bash', f'{_SCRIPTS}/pack.sh', _packed(spec)), 'pack the installed package'
+             if INSTALLED else 'pack the files that git tracks, as they are now')
+
+
+def _packed(spec: LaunchSpec) -> str:
+  return f'.launch/{spec.job}/{_REMOTE}-{spec.job}.tar.gz'
+
+
 def ship(spec: LaunchSpec) -> list[Run]:
-  """Packs the code, and the secrets apart from it, and installs both on every worker."""
-  archive = f'{_REMOTE}-{spec.job}.tar.gz'
-  packed = [f'.launch/{spec.job}/{archive}']
-  steps = [Run(('bash', f'{_SCRIPTS}/pack.sh', *packed), 'pack the installed package'
-               if INSTALLED else 'pack the files that git tracks, as they are now')]
-  forget = []
+  """Installs the packed code, and the secrets apart from it, on every worker."""
+  archive, packed = f'{_REMOTE}-{spec.job}.tar.gz', [_packed(spec)]
+  steps, forget = [], []
   if spec.secrets:
     secrets = f'.launch/{spec.job}/{_REMOTE}-{spec.job}.env'
     packed.append(secrets)

@@ -26,6 +26,7 @@ from fairjax.tpu.launch.plan import (
   delete,
   describe,
   logs,
+  pack,
   plan,
   ship,
   start,
@@ -416,6 +417,7 @@ class WatchedSlice:
 
   def work(self, specs: Sequence[LaunchSpec], *, detach: bool) -> int:
     """Runs the commands of the specs, one after the other, on slices that may be lost meanwhile."""
+    self._executor.run(pack(self._spec))
     for number, spec in enumerate(specs):
       if number < len(specs) - 1 and self._runs_later(spec, specs[number + 1:]):
         self._executor.log(f'{number + 1} of {len(specs)} ended earlier: a later one is running')
