@@ -299,11 +299,13 @@ def _check_mesh(spec: LaunchSpec, mesh: MeshConfig) -> None:
 
 
 def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-  """The values of the secrets in this process's environment; `UserError` where one is not set."""
-  missing = [name for name in names if not environment.get(name)]
-  if missing:
-    raise UserError(f'--secret={missing[0]}: the variable is not set here: read -rs {missing[0]} '
-                    f'&& export {missing[0]}')
+  """The secrets in this process's environment; `UserError` where one is not set, or not a line."""
+  for name in names:
+    if not environment.get(name):
+      raise UserError(f'--secret={name}: the variable is not set here: read -rs {name} && export '
+                      f'{name}')
+    if '\n' in environment[name]:
+      raise UserError(f'--secret={name}: the variable holds a line break')
   return {name: environment[name] for name in names}
 
 

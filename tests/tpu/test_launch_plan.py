@@ -228,6 +228,7 @@ def test_all_faults_come_in_one_line():
   ('--zone=us-west4-a -- doctor', '--tpu'),
   ('--tpu=v3-8 --zone=us-west4-a -- tpu list --zone=us-west4-a', 'launch itself'),
   ('--tpu=v3-8 --zone=us-west4-a --secret=NOT_SET_ANYWHERE -- doctor', 'NOT_SET_ANYWHERE'),
+  ('--tpu=v3-8 --zone=us-west4-a --secret=TWO_LINES -- doctor', 'holds a line break'),
   ('--tpu=v3-8 --zone=us-west4-a --sweep -- doctor', '--config'),
   *((f'--tpu={tpu} --zone=us-west4-a -- run --config=configs/quickstart.py {workdir}',
      '--workdir=runs/x') for tpu, workdir in (
@@ -240,6 +241,7 @@ def test_all_faults_come_in_one_line():
 def test_a_wrong_command_costs_nothing(words, named, capsys, monkeypatch):
   monkeypatch.chdir(ROOT)
   monkeypatch.setenv('PATH', '')  # nothing could be called
+  monkeypatch.setenv('TWO_LINES', 'a\nb')
   assert cli.main(['tpu', 'run', *words.split()]) == 2
   errors = capsys.readouterr().err
   assert named in errors and errors.count('\n') == 1

@@ -438,9 +438,12 @@ def test_secrets_do_not_stay_here_where_copying_fails(cloud, monkeypatch):
 
 def test_a_secret_in_an_argument_is_refused_before_it_is_shown(cloud):
   executor = cloud.executor(secrets={'KEY': CANARY})
-  with pytest.raises(UserError, match='holds a secret') as e:
-    executor.run(Run(('echo', f'--key={CANARY}'), 'say it'))
-  assert CANARY not in str(e.value)
+  for act in (lambda: executor.run(Run(('echo', f'--key={CANARY}'), 'say it')),
+              lambda: cloud.launch(specs=[spec(env=(('X', CANARY),))], executor=executor)):
+    with pytest.raises(UserError, match='holds a secret') as e:
+      act()
+    assert CANARY not in str(e.value)
+  assert cloud.calls() == []
 
 
 def test_deleting_what_is_gone_is_no_failure(cloud):

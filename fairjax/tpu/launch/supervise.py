@@ -106,6 +106,12 @@ class Executor:
       text = text.replace(value, '***')
     return text
 
+  def check(self, argv: Sequence[str]) -> None:
+    """Refuses arguments that hold a secret: process lists show them."""
+    if any(value in word for value in self._secrets for word in argv):
+      raise UserError('an argument holds a secret, and process lists show arguments: take it out '
+                      'of the command, the workers get it in their environment')
+
   def run(self, step: Run, *, quiet: bool = False,
           readable: Callable[[str], bool] = lambda output: True) -> Result:
     """Runs one command, again after a pause where that may help; `StepFailed` after all tries."""
@@ -128,9 +134,7 @@ class Executor:
     raise StepFailed(step, result, shown=not quiet)
 
   def _once(self, argv: Sequence[str], *, quiet: bool) -> Result:
-    if any(value in word for value in self._secrets for word in argv):
-      raise UserError('an argument holds a secret, and process lists show arguments: take it out '
-                      'of the command, the workers get it in their environment')
+    self.check(argv)
     try:
       process = subprocess.Popen(
         list(argv), cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -295,6 +299,8 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
       return 0
     except StepFailed as e:
       return _failed(e, executor)
+  for step in (step for one in specs for step in plan(verb, one)):
+    executor.check(step.argv)  # here, where nothing costs yet
   watched = WatchedSlice(spec, executor, clock=clock)
   try:
     code = watched.ready() if verb == 'up' else watched.work(specs, detach=detach)
