@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,18 +54,13 @@ class TextMatcher:
       raise UserError(f'{attribute.name} crosses two attributes, for prompts only: name one of '
                       'them where its words are searched or exchanged in texts')
     self.attribute = attribute
-    self._owner: dict[str, int] = {}
+    self.owner: dict[str, int] = {}  # what is searched, in the normal form -> value index
     for i, value in enumerate(attribute.values):
       for token in map(normal_form, value.tokens):
         # An apostrophe of another kind may cut a word elsewhere.
         forms, whole = written_forms(token)
-        self._owner |= {normal_form(spell(form)): i for form in (forms if whole else (token,))}
-    self._find = WordFinder(self._owner).find
-
-  @property
-  def tokens(self) -> Collection[str]:
-    """What is searched, in the normal form."""
-    return self._owner.keys()
+        self.owner |= {normal_form(spell(form)): i for form in (forms if whole else (token,))}
+    self._find = WordFinder(self.owner).find
 
   def find(self, text: str, start: int = 0) -> list[Match]:
     """All matches in `text` from character `start` on, in order.
@@ -74,7 +69,7 @@ class TextMatcher:
     >>> TextMatcher(load_attribute('occupation')).find('The baker of the bakery is a cook.')
     [Match(start=4, end=9, value_index=11), Match(start=29, end=33, value_index=17)]
     """
-    return [Match(*m.span(), self._owner[normal_form(m[0])]) for m in self._find(text, start)]
+    return [Match(*m.span(), self.owner[normal_form(m[0])]) for m in self._find(text, start)]
 
 
 class TokenMatcher:
@@ -90,7 +85,7 @@ class TokenMatcher:
     spell = _spaced if self._word_list else str
     self._text_matcher = TextMatcher(attribute, spell)
     self._surfaces = [s or _SEPARATOR for s in vocabulary.surfaces]
-    tokens = list(self._text_matcher.tokens)
+    tokens = list(self._text_matcher.owner)
     # No match has more ids than this, since each adds a byte and no way to write a character is
     # longer than four of its normal one; then the ids on which its border depends.
     self._reach = max(len(t.encode('utf-8')) * (1 if t.isascii() else 4) for t in tokens)

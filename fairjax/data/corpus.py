@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -180,8 +181,13 @@ def importing_tensorflow(what: str, instead: str = '') -> Iterator[None]:
     raise UserError(f"{what} needs {e.name}: pip install -e '.[train]'{instead}") from None
 
 
-_NEEDED = 'a dataset of WikiText', (
-  '; or set data.source=wikitext and the files in data.train, data.valid and data.test')
+def _tfds_wikitext() -> types.ModuleType:
+  with importing_tensorflow('a dataset of WikiText', '; or set data.source=wikitext and the files '
+                            'in data.train, data.valid and data.test'):
+    from fairjax.data import tfds_wikitext
+  return tfds_wikitext
+
+
 SPLITS = ('train', 'valid', 'test')
 # Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
 _SAMPLED_DOCUMENTS = 200
@@ -206,9 +212,7 @@ class Corpus:
     if data.source in PLANTED_SOURCES:
       return iter(self._planted(self._planted_number(split), SPLITS.index(split)))
     if data.source in TFDS_SOURCES:
-      with importing_tensorflow(*_NEEDED):
-        from fairjax.data.tfds_wikitext import tfds_texts
-      texts = tfds_texts(self.tfds_dataset().name_and_dir, split)
+      texts = _tfds_wikitext().tfds_texts(self.tfds_dataset().name_and_dir, split)
       return texts if self.by_words else (re.sub('\n+', '\n', t).strip('\n') for t in texts)
     if data.holdout:
       return self.holdout().texts(split, self._read(data.train, counts))
@@ -259,10 +263,8 @@ class Corpus:
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""
     if self._builder is None:
-      with importing_tensorflow(*_NEEDED):
-        from fairjax.data.tfds_wikitext import build_wikitext
       data = self.data
-      self._builder = TfdsDataset(build_wikitext(
+      self._builder = TfdsDataset(_tfds_wikitext().build_wikitext(
         data.source, data.tfds_dir or self.directory / 'tfds', manual_dir=data.manual_dir,
         download=data.download, sha256=data.sha256, log=log))
     return self._builder
