@@ -187,6 +187,17 @@ def parquet_texts(
         yield value, f'{path}, row {number}'
 
 
+def parquet_rows(
+  file: io.BufferedReader, path: str | os.PathLike) -> Iterator[tuple[dict[str, Any], str]]:
+  """Yields (row, "file, row N") of all columns."""
+  with open_parquet(file, path) as opened:
+    number = 0
+    for batch in opened.iter_batches():
+      for row in batch.to_pylist():
+        number += 1
+        yield row, f'{path}, row {number}'
+
+
 def parse_json(line: bytes | str, where: str) -> Any:
   """The value of a line of JSON."""
   try:

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from fairjax.inputs import PICKLE, open_input
 from fairjax.measure.estimates import wilson
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, Predict, run_restarts
-from fairjax.tables import read_rows
+from fairjax.tables import parquet_rows, read_rows
 
 # Of a file without splits, within each profession and gender (De-Arteaga et al. 2019)
 SPLIT_SHARES = {'train': 0.65, 'dev': 0.1, 'test': 0.25}
@@ -34,7 +35,7 @@ _TEXT = ('text', 'hard_text', 'raw', 'bio')  # bio: the authors' text without na
 _GENDERS = {'f': 1, 'female': 1, '1': 1, 'm': 0, 'male': 0, '0': 0}
 _SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev', 'val': 'dev',
                 'test': 'test'}
-_SUFFIXES = tuple(f'{kind}{packed}' for kind in ('.jsonl', '.json', '.tsv', '.csv')
+_SUFFIXES = tuple(f'{kind}{packed}' for kind in ('.jsonl', '.json', '.tsv', '.csv', '.parquet')
                   for packed in ('', '.gz', '.bz2', '.xz', '.zst', '.zip'))
 _FORM = 'one JSON object a line, or a table with a header: profession, gender, text'
 
@@ -57,7 +58,7 @@ class BiosData(NamedTuple):
 
 
 def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
-  """Reads a file, or a folder of `train`, `dev` (or `valid`) and `test` files.
+  """Reads a file, or a folder of `train`, `dev` (or `valid`) and `test` files, also in parts.
 
   Fields: `profession` (or `title`), `gender` (F, female, 1; M, male, 0), the text, and, in a single
   file, `split`. A file without splits is split by the seed, within each profession and gender. The
@@ -69,7 +70,7 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   if path.is_dir():
     rows, read = [], dict[str, str]()
     for file in sorted(p for p in path.iterdir() if p.name.endswith(_SUFFIXES)):
-      split = _SPLIT_NAMES.get(file.name.partition('.')[0].lower())
+      split = _SPLIT_NAMES.get(re.split('[.-]', file.name)[0].lower())
       if split is not None:
         plain = file.name.removesuffix(next(s for s in _SUFFIXES if file.name.endswith(s)))
         if read.setdefault(plain, file.name) != file.name:
@@ -98,9 +99,10 @@ def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Rows of one file: text, profession, female, split (None: it says none)."""
   if path.suffix in ('.pkl', '.pickle'):  # older pickles begin with any byte
     raise UserError(f'{path} is {PICKLE} with profession, gender and text')
-  with open_input(path, what='biographies') as file:
+  with open_input(path, what='biographies', parquet=True) as file:
     count = 0
-    for row, where in read_rows(file, path, ('gender',), unquoted_tabs=True):
+    for row, where in (parquet_rows(file, path) if file.peek(4)[:4] == b'PAR1' else
+                       read_rows(file, path, ('gender',), unquoted_tabs=True)):
       if not isinstance(row, dict):
         raise UserError(f'{where} is no JSON object')
       count += 1

@@ -33,7 +33,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate.records import WHOLE, TemplateFinder
 from fairjax.inputs import open_input, read_text
-from fairjax.tables import open_parquet, read_header, read_rows
+from fairjax.tables import parquet_rows, read_header, read_rows
 
 _ABSENT = object()
 _FAILED = 'Unable to get response'  # of langfair
@@ -129,12 +129,7 @@ def _rows(path: str | os.PathLike, columns: Sequence[str] = ()) -> _Items:
   """JSON lines, a JSON array, or a table, which must have `columns`."""
   with open_input(path, parquet=True) as file:
     if file.peek(4).startswith(b'PAR1'):
-      number = 0
-      with open_parquet(file, path) as opened:
-        for batch in opened.iter_batches():
-          for row in batch.to_pylist():
-            number += 1
-            yield row, f'{path}, row {number}'
+      yield from parquet_rows(file, path)
       return
     columns = columns or read_header(file.peek(_BEGIN), rows=_HEAD_ROWS, pattern='.*')
     for row, where in read_rows(file, path, columns):

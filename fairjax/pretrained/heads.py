@@ -284,12 +284,6 @@ def run_restarts(
     first = None
     if frozen_first is not None and learner.can_thaw:
       first = learner.tuning(train, frozen_first, freeze=ALL)
-    if 0 in curve and first is None:
-      raise UserError('step 0 of a curve is a head on the frozen model, so the rest of the model '
-                      'must be trained then: freeze less, or leave step 0 out')
-    if curve and max(curve) > whole.config.steps:
-      raise UserError(f'a point of the curve at step {max(curve)}, but the training has '
-                      f'{whole.config.steps} steps: name earlier points, or more epochs')
     return first, whole
 
   def restart(number: int) -> dict[str, Any]:

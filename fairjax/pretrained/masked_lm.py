@@ -219,7 +219,7 @@ def train_masked(
   plan = json.loads(json.dumps({
     'settings': settings.identity(), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'valid': valid.digest, 'source': source}))
-  _check(start, settings, mesh, longest=max(train.longest, valid.longest))
+  _check(start, settings, mesh)
   run = _Run(start, train, valid, settings, mesh)
   lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
   with lock:
@@ -312,13 +312,10 @@ class _Run:
     return {'loss': nats / count, 'accuracy': right / count, 'places': count}
 
 
-def _check(start: Start, settings: Settings, mesh: Mesh, *, longest: int) -> None:
+def _check(start: Start, settings: Settings, mesh: Mesh) -> None:
   """Raises `UserError` where model, settings and devices do not fit."""
   parse_freeze(settings.freeze, start.arch)
   check_mesh(start.params, start.arch, mesh)
-  if longest > start.arch.max_positions:
-    raise UserError(f'rows of {longest} tokens, but the model reads {start.arch.max_positions}: '
-                    f'give --max-length={start.arch.max_positions}')
   devices = int(np.prod([mesh.shape[axis] for axis in ROWS]))
   size = settings.train.batch_size
   if size % devices:

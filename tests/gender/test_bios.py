@@ -55,6 +55,18 @@ def test_the_same_in_a_folder_and_in_columns(tmp_path):
   assert other.names == one.names and other.given
 
 
+def test_a_data_set_of_the_hub(tmp_path):
+  arrow, parquet = pytest.importorskip('pyarrow'), pytest.importorskip('pyarrow.parquet')
+  for name, rows in (('train-00000-of-00002', [0, 1]), ('train-00001-of-00002', [2]),
+                     ('test-00000-of-00001', [3])):
+    columns = {'hard_text': [f'text {i}' for i in rows], 'profession': [i % 2 for i in rows],
+               'gender': [i // 2 for i in rows]}
+    parquet.write_table(arrow.table(columns), tmp_path / f'{name}.parquet')
+  found = read_bios(tmp_path)
+  assert found.splits['train'].texts == ['text 0', 'text 1', 'text 2'] and found.names == ('0', '1')
+  assert found.splits['test'].female.tolist() == [True] and found.given
+
+
 def test_the_text_with_names_and_pronouns_goes_before_the_one_without(tmp_path):
   """The authors' list holds both; the paper reads the default, non-scrubbed text (W-09)."""
   both = {'title': 'nurse', 'gender': 'F', 'raw': 'Ann Lee is a nurse. She helps.', 'start_pos': 19,
