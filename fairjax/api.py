@@ -245,7 +245,7 @@ def measure(
   for given in [scorers] if one else scorers:
     scorer = load_scorer(given, lexicon=words, google=google) if isinstance(given, str) else given
     if not isinstance(scorer, Scorer | RecordedScorer):
-      raise UserError(f'scorers: {scorer!r} is neither a name nor an object with name, fingerprint '
+      raise UserError(f'scorers: {scorer!r:.60} is neither a name nor an object with name, fingerprint '
                       'and score')
     loaded.append(scorer)
   check_scorers(loaded)
@@ -603,7 +603,7 @@ def _attribute(attribute: str | os.PathLike | Attribute) -> Attribute:
 def _place(name: str, path: Path) -> pathlib.Path:
   """The path that an option gives."""
   if not isinstance(path, str | os.PathLike) or not os.fspath(path) or '://' in os.fspath(path):
-    raise UserError(f'{name}={path!r} is no path of a file or folder' + (
+    raise UserError(f'{name}={path!r:.60} is no path of a file or folder' + (
       ': mount the bucket (gcsfuse) and name its folder' * ('://' in str(path))))
   return pathlib.Path(path)
 
@@ -621,7 +621,7 @@ def _plain(**options: Any) -> dict[str, Any]:
 def _typed(name: str, value: Any, kind: type) -> Any:
   value = value.item() if isinstance(value, np.generic) else value
   if type(value) is not kind and not (kind is float and type(value) is int):
-    raise UserError(f'{name}={value!r} must be {kind.__name__}')
+    raise UserError(f'{name}={value!r:.60} must be {kind.__name__}')
   return value
 
 
