@@ -245,8 +245,8 @@ def measure(
   for given in [scorers] if one else scorers:
     scorer = load_scorer(given, lexicon=words, google=google) if isinstance(given, str) else given
     if not isinstance(scorer, Scorer | RecordedScorer):
-      raise UserError(f'scorers: {scorer!r:.60} is neither a name nor an object with name, fingerprint '
-                      'and score')
+      raise UserError(f'scorers: {scorer!r:.60} is neither a name nor an object with name, '
+                      'fingerprint and score')
     loaded.append(scorer)
   check_scorers(loaded)
   options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored,
