@@ -106,7 +106,7 @@ class Result:
     Args:
       directory: a folder, made where it is missing; an earlier report in it is replaced.
     """
-    path = write_report(directory, rows=[self._row], attribute=self.measures['attribute'],
+    path = write_report(_place('directory', directory), rows=[self._row], attribute=self.measures['attribute'],
                         distributions={self.name: self._distributions})
     return path.with_name('index.html')
 
@@ -319,12 +319,14 @@ def compare(
   Raises:
     UserError: they cannot be compared (another attribute, prompts, scored text or scorer).
   """
+  if any(isinstance(pair, str) or len(pair) != 2 for pair in models or ()):
+    raise UserError(f'models={models!r:.60} must be pairs of names: [(first, second), ...]')
   sides = [side._as_report() if isinstance(side, Result) else read_report(_place('report', side))
            for side in (first, second)]
   names = [side.name if isinstance(side, Result) else os.fspath(side) for side in (first, second)]
   if names[0] == names[1]:
     names = [f'{name} ({number})' for number, name in enumerate(names, 1)]
-  return Comparison(compare_reports(*sides, names=names, models=models))
+  return Comparison(compare_reports(*sides, names=names, models=models or ()))
 
 
 def sample(

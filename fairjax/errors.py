@@ -42,7 +42,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str = '')
 
   Where the two look alike, it names the characters that differ instead.
   """
-  known = sorted(known)
+  known, name = sorted(known), str(name)
   alike = [k for k in known if _looks(k) == _looks(name)]
   near = alike or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
   hint = f"did you mean '{near[0]}'? " if near else ''

@@ -179,6 +179,7 @@ def test_wrong_data_are_named(data, columns, message):
   (fairjax.run, {'config': 'quickstart', 'workdir': 'gs://bucket/w'}, 'mount the bucket'),
   (fairjax.debias, {'train': 'a', 'workdir': 'w', 'model': None}, 'model=None is no path'),
   (fairjax.compare, {'first': None, 'second': None}, 'report=None is no path'),
+  (fairjax.compare, {'first': 'a', 'second': 'b', 'models': ['xy']}, 'must be pairs of names'),
 ])
 def test_wrong_options_are_named(tmp_path, monkeypatch, function, options, message):
   monkeypatch.chdir(tmp_path)
