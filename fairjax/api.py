@@ -106,8 +106,9 @@ class Result:
     Args:
       directory: a folder, made where it is missing; an earlier report in it is replaced.
     """
-    path = write_report(_place('directory', directory), rows=[self._row], attribute=self.measures['attribute'],
-                        distributions={self.name: self._distributions})
+    path = write_report(
+      _place('directory', directory), rows=[self._row], attribute=self.measures['attribute'],
+      distributions={self.name: self._distributions})
     return path.with_name('index.html')
 
   @property
