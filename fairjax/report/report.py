@@ -10,22 +10,13 @@ from typing import Any
 
 from fairjax.files import atomic_write, installed_versions, write_json
 from fairjax.measure.estimates import verdict
-from fairjax.report import figures, sections
+from fairjax.report import comparison, figures, sections
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
   KnownBias,
   ModelRow,
   baseline_of,
-  changes,
-  control_lines,
-  labelling,
-  labelling_warning,
-  recommended_first,
-  relevance_measure,
   scorer_names,
-  verdict_lines,
-  verdicts,
-  warnings,
 )
 from fairjax.report.definitions import ledger
 from fairjax.report.differences import FAIRNESS, SCHEMA
@@ -97,20 +88,20 @@ def write_report(
   for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
       old.unlink()
-  labelled = labelling(config, [row.method for row in rows])
-  limits = [line for line in [labelling_warning(labelled)] if line]
-  limits += warnings(rows)
-  controls = control_lines(rows)
+  labelled = comparison.labelling(config, [row.method for row in rows])
+  limits = [line for line in [comparison.labelling_warning(labelled)] if line]
+  limits += comparison.warnings(rows)
+  controls = comparison.control_lines(rows)
   audited = sections.audit_warnings(audit) if audit else []
   selection = _selection(rows, relevance_share)
-  judged = {scorer: verdicts(rows, scorer) for scorer in scorer_names(rows)}
+  judged = {scorer: comparison.verdicts(rows, scorer) for scorer in scorer_names(rows)}
   entries = ledger(rows, config)
-  ordered = recommended_first(rows, selection)
+  ordered = comparison.recommended_first(rows, selection)
   drawn = _draw(directory / 'figures', ordered, curves, distributions)
   title = f'Sentiment bias by {attribute}'
   head: list[Part] = [
     Text(_subtitle(rows), 'muted'),
-    *(Text(line, 'lead') for line in verdict_lines(rows, attribute, selection))]
+    *(Text(line, 'lead') for line in comparison.verdict_lines(rows, attribute, selection))]
   cautions = [Text(line, 'note') for line in (*limits, *audited)]
   overview: list[Part] = [sections.overview_table(ordered, selection),
                           Text(sections.definitions(rows), 'small')]
@@ -162,9 +153,9 @@ def write_report(
 def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:
   """The selection of a model; None without a baseline or candidates, or nothing to judge by."""
   baseline = baseline_of(rows)
-  judged = baseline is not None and any(
-    (relevance_measure(baseline, name) or {'value': 0})['value'] > 0 for name in RELEVANCE)
-  if not judged or not any(r.is_candidate and r.measures for r in rows):
+  measures = [comparison.relevance_measure(baseline, name) for name in RELEVANCE if baseline]
+  if not any(m and m['value'] > 0 for m in measures) or not any(
+      r.is_candidate and r.measures for r in rows):
     return None
   return select_model(rows, share=share)
 
@@ -261,7 +252,7 @@ def _json_rows(
       'verdicts': judged,
       'prefixes': distributions[row.name].prefixes if row.name in distributions else None,
       'change_against_baseline':
-        None if baseline is None or row is baseline else changes(row, baseline)})
+        None if baseline is None or row is baseline else comparison.changes(row, baseline)})
   return result
 
 
