@@ -13,17 +13,13 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.measure.crossed import crossed_effects
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.human.ratings import KIND, SCHEMA
+from fairjax.report import comparison
 from fairjax.report.comparison import (
   RELEVANCE_SHARE,
   KnownBias,
   ModelRow,
   baseline_of,
-  changes,
-  erased,
-  recommended,
-  relevance_measure,
   scorer_names,
-  warnings,
 )
 from fairjax.report.differences import FAIRNESS
 from fairjax.report.document import (
@@ -280,7 +276,7 @@ def overview_table(
   rows: Sequence[ModelRow], selection: Mapping[str, Any] | None
 ) -> Table:
   """What matters of each model: I.F. by each scorer, what it changed and what it costs."""
-  baseline, best = baseline_of(rows), recommended(rows, selection)
+  baseline, best = baseline_of(rows), comparison.recommended(rows, selection)
   scorers = scorer_names(rows)
   measures = FAIRNESS if baseline is None else ['individual_fairness']
   change = [] if baseline is None else ['change']
@@ -290,7 +286,7 @@ def overview_table(
     header += ['perplexity change', 'S.S.c (points)']
   body = []
   for row in rows:
-    found = {} if baseline is None or row is baseline else changes(row, baseline)
+    found = {} if baseline is None or row is baseline else comparison.changes(row, baseline)
     cells = [row.name + ' (recommended)' * (row is best)]
     for s in scorers:
       for m in measures:
@@ -525,7 +521,7 @@ def measure_section(row: ModelRow) -> Section:
       *(f"{scorer}: {part['individual_fairness']['significant_pairs']} of "
         f"{len(m['templates']) * part['individual_fairness']['count']} pairs in templates differ "
         "after Holm's correction." for scorer, part in m['scorers'].items()),
-      *absent_lines([row]), *warnings([row])])])
+      *absent_lines([row]), *comparison.warnings([row])])])
 
 
 # The scorers' own bias in words and a table, from what `measure.scorer_audit` found.
@@ -812,7 +808,7 @@ def _judged(baseline: ModelRow, relevance: Sequence[str], notes: list[str]) -> l
   """Measures of relevance that can be compared; the others get a note."""
   judged = []
   for name in relevance:
-    found = relevance_measure(baseline, name)
+    found = comparison.relevance_measure(baseline, name)
     if found is None:
       notes.append(f'{LABELS[name]} was not measured and judges nothing')
     elif found['value'] <= 0:
@@ -842,7 +838,7 @@ def _candidate(
   if relative is not None and relative >= 1:
     refused.append(f'not fairer than {baseline.called}')
   for name in judged:
-    ours, theirs = relevance_measure(row, name), relevance_measure(baseline, name)
+    ours, theirs = (comparison.relevance_measure(r, name) for r in (row, baseline))
     if ours is None:
       refused.append(f'{LABELS[name]} was not measured')
       continue
@@ -852,8 +848,8 @@ def _candidate(
       sure = ours['high'] < share * theirs['low']
       refused.append(f"{LABELS[name]} fell to {100 * ratio:.0f}% of {baseline.called}'s"
                      + ('' if sure else ' (not sure at this n)'))
-  refused += erased(row, baseline, share)
-  change = changes(row, baseline)['perplexity']
+  refused += comparison.erased(row, baseline, share)
+  change = comparison.changes(row, baseline)['perplexity']
   if most_perplexity is not None and (change is None or change > most_perplexity):
     refused.append('perplexity was not measured' if change is None else
                    f'perplexity rose by {change:.1f}%')
