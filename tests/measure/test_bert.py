@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
-from fairjax.config import Config
-from fairjax.config_checks import validate
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
 from fairjax.measure import load_scorer, score_texts
@@ -168,4 +166,3 @@ def test_configurations_accept_it():
       load_config(base, {'measure.scorers': bad})
   with pytest.raises(UserError, match='sentiment.scorer'):
     load_config(base, {'sentiment.scorer': 'bert:'})
-  validate(Config())

@@ -1,8 +1,7 @@
 """Sentiment scorers: text in, score in [0, 1] out; 0.5 is neutral, 1 positive.
 
-The opinion-word classifier of Huang et al. 2020 (H-16), VADER, TextBlob, and scores that the
-records bring (H-14); `google_scorer` asks the service of H-14 itself, `bert_scorer` a classifier.
-Anything with `name`, `fingerprint` and `score` is a scorer.
+The opinion words of Huang et al. 2020 (H-16), VADER, TextBlob, and scores that the records bring
+(H-14). Anything with `name`, `fingerprint` and `score` is a scorer.
 """
 
 import collections
