@@ -252,7 +252,8 @@ def _config(run: Run, settings: Relearning) -> Config:
     stage, steps=settings.steps, schedule='constant', warmup_steps=0, learning_rate=rate,
     eval_every=settings.every, checkpoint_every=settings.every,
     log_every=min(stage.log_every, settings.every))
-  return dataclasses.replace(run.config, model=run.model_config, debias=stage)
+  # The parameters are given: no other workdir is asked, whose relative path is not from --output.
+  return dataclasses.replace(run.config, model=run.model_config, debias=stage, step1_from='')
 
 
 def _check(settings: Relearning, name: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.data.planted import make_planted_documents
+from fairjax.run import relearning
+from fairjax.run.relearning import Relearning
 from fairjax.run.results import open_run
 
 TINY = {
@@ -99,6 +101,8 @@ def test_a_second_attribute_takes_all_that_does_not_depend_on_it(country, occupa
   assert report['attribute'] == 'occupation' and [r['name'] for r in report['rows']] == list(names)
   digests = [read(second / f'measures/{n}/occupation.json')['identity']['digest'] for n in names]
   assert digests[:2] == [lm, card(country / 'debias/extended-baseline')['digest']]
+  # models relearn trains beside it, where ../.. is another folder.
+  assert relearning._config(open_run(second), Relearning(steps=2, every=1)).step1_from == ''
 
 
 def test_perplexities_of_the_baseline_are_those_of_one_text(country, occupation):
