@@ -3,7 +3,7 @@
 # gcloud alone. `fairjax tpu run` does the same, repeats what fails and follows the command.
 #
 #   launch/run.sh NAME ZONE COMMAND...
-#   launch/run.sh my-run us-west4-a step train --config=configs/wmt19.py --workdir=/mnt/disk/run
+#   launch/run.sh my-run us-west4-a run --config=configs/wmt19.py --workdir=/mnt/disk/run --distributed=auto
 set -euo pipefail
 
 if (( $# < 3 )); then
