@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 _M = TypeVar('_M')
 _Model = TypeVar('_Model', bound='Scorer | RecordedScorer | Encoder')
 # Fields on which nothing that is already in a workdir depends.
-EXTENDS = ('until', 'debias.variants', 'debias.extended_baseline', 'debias.random_projection',
-            'decoding', 'measure.relevance_share', 'measure.scorers', 'step1_from')
+EXTENDS = ('name', 'until', 'debias.variants', 'debias.extended_baseline',
+           'debias.random_projection', 'decoding', 'measure.relevance_share', 'measure.scorers',
+           'step1_from')
 HUMAN = 'human.json'  # in the folder of the measures: what people judged
 ATTRIBUTES = 'attributes'  # folder of the runs of further attributes
 SEEDS = 'seeds'  # folder of the same run with further seeds

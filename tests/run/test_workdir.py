@@ -115,8 +115,8 @@ def test_a_workdir_of_a_newer_format_is_refused_by_number(tmp_path):
 def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   claimed(tmp_path, dataclasses.replace(CONFIG, until='lm'))
   (tmp_path / 'DONE').write_text('x')
-  (line,) = claimed(tmp_path, dataclasses.replace(CONFIG, until='debias'))
-  assert 'goes on with until' in line
+  (line,) = claimed(tmp_path, dataclasses.replace(CONFIG, until='debias', name='new'))
+  assert 'goes on with name: run -> new; until' in line
   assert not (tmp_path / 'DONE').exists()
   assert json.loads((tmp_path / 'config.json').read_text())['config']['until'] == 'debias'
 
