@@ -119,12 +119,11 @@ def run_install_cell(folder, *, missing, source=''):
                         check=False, timeout=60, cwd=ROOT)
 
 
-def test_the_install_cell_leaves_an_installed_package_alone(tmp_path):
+def test_the_install_cell_installs_what_is_missing_and_keeps_what_the_runtime_brings(tmp_path):
   done = run_install_cell(tmp_path, missing=False)
   assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
-
-
-def test_the_install_cell_keeps_what_the_runtime_brings(tmp_path):
+  done = run_install_cell(tmp_path, missing=True)
+  assert done.returncode == 1 and done.stderr.startswith('Set SOURCE: ')
   done = run_install_cell(tmp_path, missing=True, source='git+https://example.org/x')
   assert done.returncode == 0, done.stderr
   words = json.loads(done.stdout)
@@ -143,11 +142,6 @@ def test_the_package_takes_what_colab_brings():
   (tpu,) = setup_argument('extras_require')['tpu']
   assert Requirement(tpu).specifier == needed['jax'].specifier
   assert all(f'"{tpu}"' in cells(name, 'markdown')[1] for name in NAMES)
-
-
-def test_the_install_cell_asks_for_a_source(tmp_path):
-  done = run_install_cell(tmp_path, missing=True)
-  assert done.returncode == 1 and done.stderr.startswith('Set SOURCE: ')
 
 
 # Each notebook as a reader runs it.
