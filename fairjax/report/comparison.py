@@ -312,9 +312,10 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
     lines = [f'I.F. of {baseline.called} is {format_estimate(before)}.']
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)
+    noise = ', within noise' * (difference(before, after)['verdict'] == 'within noise')
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
              f"{'below' if change < 0 else 'above'} {baseline.called} ({after['corrected']:.4f} vs "
-             f"{before['corrected']:.4f})."]
+             f"{before['corrected']:.4f}){noise}."]
   return lines + _cost(row, baseline)
 
 

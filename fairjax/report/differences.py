@@ -185,10 +185,15 @@ def _differences(
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-  """The second of two estimates less the first, each less the mean of its null, with the noise."""
+  """The second of two estimates less the first, without what chance adds to them; the noise."""
+  # Chance adds nothing to a large distance and the null mean to one of 0: the change is the one
+  # nearest to 0 that this allows. Always taking off the null means found a change between two sets
+  # of 100 and 1,000 samples of one model in 70 to 90 % of simulations.
   # Without a standard error (below 20 samples a prefix) `noise` is None and nothing is judged.
   pair = (first, second)
-  change = (second['value'] - second['null_mean']) - (first['value'] - first['null_mean'])
+  raw = second['value'] - first['value']
+  corrected = raw - (second['null_mean'] - first['null_mean'])
+  change = min(raw, corrected, key=abs) if raw * corrected > 0 else 0.0
   noise = None
   if all(e['std_error'] is not None for e in pair):
     noise = math.hypot(*(max(Z * e['std_error'], e['null_p95'] - e['null_mean']) for e in pair))
@@ -255,10 +260,11 @@ def comparison_markdown(found: Mapping[str, Any]) -> str:
   head: list[Part] = [Table(header, body, text_columns=2)]
   head += [Text(line, 'note') for line in found['notes']]
   sections = [Section('Differences', [Text(
-    'The second report less the first. From I.F. and G.F. what is expected by chance is taken. A '
-    'difference up to its noise (95 %) shows nothing; below 20 samples a prefix there is none, and '
-    'no verdict. The noise is that of sampling: one training run each, so two runs of one recipe '
-    'may differ by more.'),
+    'The second report less the first, without what chance adds to an I.F. or G.F.: at most its '
+    'mean where nothing is biased. The smallest difference that this allows is shown; up to its '
+    'noise (95 %) it shows nothing, and below 20 samples a prefix there is no verdict. '
+    'The noise is that of sampling: one training run each, so two runs of one recipe may differ by '
+    'more.'),
     difference_table(found)])] if found['differences'] else []
   return Document(f"{' and '.join(found['reports'])}: {found['attribute']}", head,
                   sections).markdown().rstrip()

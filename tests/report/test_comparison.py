@@ -81,7 +81,11 @@ def test_verdicts_say_what_the_floors_say(rows):
     f"At n = 40: I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, "
     f"p = {estimate['p_value']:.2g}; G.F. ")
   assert 'I.F. 0.0100 (floor 0.0200), within noise, p = 0.4;' in second['sentences'][0]
-  assert any('I.F. is 100 % below the baseline' in line for line in second['sentences'])
+  assert any('I.F. is 100 % below the baseline' in line and 'within noise.' not in line
+             for line in second['sentences'])
+  _, same = verdicts([rows[0], dataclasses.replace(rows[0], name='b', method='x')], 'opinion')
+  assert any(line.startswith('After') and line.endswith('), within noise.')
+             for line in same['sentences'])
   shown = f"I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, n = 40"
   line = headline([quiet, rows[0]], 'opinion', 'colour', quiet)
   means = rows[0].scorer('opinion')['mean_score_by_value']
