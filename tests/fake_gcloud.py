@@ -114,7 +114,7 @@ def answer(argv, world, state):
       shutil.rmtree(pid.parent)
     return 0
   if verb == 'describe':
-    return describe(life, state, world)
+    return describe(life, state, world, plain=option(argv, 'format') == 'value(state.state)')
   if verb in ('ssh', 'scp') and life:
     if state['flakes'] > 0:
       state['flakes'] -= 1
@@ -123,7 +123,7 @@ def answer(argv, world, state):
   return fail(f'unknown call {argv}', 97)
 
 
-def describe(life, state, world):
+def describe(life, state, world, *, plain):
   if not life:
     return fail(world.get('absent', ABSENT))
   name = life[min(state['at'], len(life) - 1)]
@@ -140,7 +140,7 @@ def describe(life, state, world):
   found = {'state': name}
   if message:
     found['failedData'] = {'error': {'message': message}}
-  print(json.dumps({'name': 'x', 'state': found}))
+  print(name if plain else json.dumps({'name': 'x', 'state': found}))
   return 0
 
 

@@ -343,6 +343,12 @@ def test_an_unknown_state_is_waited_for_and_never_a_reason_to_delete(cloud):
   assert 'delete' not in cloud.verbs() and 'perhaps costing money' in cloud.log()
 
 
+def test_workers_that_are_not_there_yet_are_not_asked_for_their_state(cloud):
+  cloud.world([['ACTIVE', 'PROVISIONING']])
+  assert cloud.launch('up') == cloud.launch('status') == 0
+  assert cloud.shown == ['PROVISIONING\n'] and 'status' not in cloud.verbs()
+
+
 def test_a_request_that_is_not_granted_in_time_is_named(cloud):
   cloud.world([['WAITING_FOR_RESOURCES']])
   seconds = iter(range(0, 10**9, 3600))

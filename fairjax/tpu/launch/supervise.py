@@ -295,7 +295,9 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
   if verb not in ('up', 'run'):
     try:
       for step in plan(verb, spec, follow=follow):
-        executor.run(step)
+        result = executor.run(step)
+        if verb == 'status' and not step.remote and result.output.strip() != 'ACTIVE':
+          break  # it has no workers that could be asked
       return 0
     except StepFailed as e:
       return _failed(e, executor)
