@@ -396,7 +396,7 @@ class Curriculum:
     total, tokens = evaluate_nll(model, params, batches, self.mesh)
     more = {} if self.more_metrics is None else self.more_metrics(params)
     loss = total / tokens
-    return {'loss': loss, 'perplexity': math.exp(loss) if loss < _MOST_NATS else math.inf, **more}
+    return {'loss': loss, 'perplexity': math.inf if loss > _MOST_NATS else math.exp(loss), **more}
 
 
 def stage_fields(config: Config, stage: str) -> dict[str, Any]:
