@@ -101,11 +101,12 @@ def import_seqio_tasks() -> types.ModuleType:
 def check_inputs(
   directory: pathlib.Path, describe: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-  """Saves the inputs of a new folder, or compares them with those of an earlier run."""
+  """Saves the inputs of a folder, or compares them with those of which it holds something."""
   path = directory / INPUTS
   saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
   inputs = describe(saved or {})
-  if saved is None:
+  made = [x for x in directory.glob('[!.]*') if x != path and not x.name.startswith('lexicon_')]
+  if saved is None or not made and saved != inputs:  # the broken file that stopped it was mended
     write_sealed_json(path, inputs)
   else:
     check_unchanged(directory, saved, inputs)

@@ -88,8 +88,8 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
 
 def is_begun(workdir: pathlib.Path) -> bool:
   """Whether a run has made something here: a start that failed before that claims no folder."""
-  def shown(folder: pathlib.Path) -> list[pathlib.Path]:  # the grammar's lexicon precedes the data
-    return [x for x in folder.iterdir() if not x.name.startswith(('.', 'lexicon_'))]
+  def shown(folder: pathlib.Path) -> list[pathlib.Path]:  # these precede the data
+    return [x for x in folder.iterdir() if not x.name.startswith(('.', 'lexicon_', 'inputs.json'))]
 
   return (workdir / 'config.json').is_file() and any(
     x.name != 'config.json' and (not x.is_dir() or shown(x)) for x in shown(workdir))

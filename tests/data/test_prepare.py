@@ -156,6 +156,16 @@ def test_a_changed_file_is_refused_but_a_moved_one_is_not(tmp_path):
     prepare(dataclasses.replace(data, valid=(str(moved),)), tmp_path / 'out')
 
 
+def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path):
+  data = files(tmp_path)
+  text = (tmp_path / 'train.txt').read_bytes()
+  (tmp_path / 'train.txt').write_bytes(text + b'\xff\n')
+  with pytest.raises(UserError, match='not UTF-8'):
+    prepare(data, tmp_path / 'out')
+  (tmp_path / 'train.txt').write_bytes(text)
+  prepare(data, tmp_path / 'out')
+
+
 def test_a_corpus_without_sensitive_tokens_is_refused(tmp_path):
   texts = {'train': ['Nothing here .', 'Iranian food .'], 'valid': ['a'], 'test': ['b']}
   with pytest.raises(UserError, match="no sensitive token of attribute 'country' .Syria, Iran,"):

@@ -64,7 +64,8 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   claimed(tmp_path, dataclasses.replace(CONFIG, seed=5))  # made nothing, so it claims nothing
   claimed(tmp_path)
   (tmp_path / 'data').mkdir()
-  (tmp_path / 'data' / '.lock').touch()  # of a preparation that failed at once
+  (tmp_path / 'data' / '.lock').touch()  # of a preparation that failed at its first line
+  (tmp_path / 'data' / 'inputs.json').touch()
   claimed(tmp_path, dataclasses.replace(CONFIG, seed=5))
   claimed(tmp_path)
   (tmp_path / 'data' / 'vocabulary').mkdir()
@@ -84,6 +85,7 @@ def test_an_attribute_file_may_move_but_not_change(tmp_path):
   claimed(tmp_path / 'w', old)
   write_sealed_json(tmp_path / 'w' / 'data' / 'inputs.json', {
     'attribute': {'fingerprint': load_attribute('country').fingerprint}})
+  (tmp_path / 'w' / 'data' / 'vocabulary').mkdir()
   (line,) = claimed(tmp_path / 'w', new)
   assert 'goes on with attribute: ' in line
   with pytest.raises(UserError, match='another configuration: attribute: '):
