@@ -12,7 +12,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
 from fairjax.measure import SampleScores, measure_records
-from fairjax.measure.rewording import contrast
+from fairjax.measure.rewording import contrast, rewording_sentence
 
 
 def records(attribute, samples, move):
@@ -106,6 +106,19 @@ def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys,
   assert main(['report', *options, f'--output={tmp_path / "report"}']) == 0
   assert sentence in (tmp_path / 'report' / 'report.md').read_text()
   check_keys(json.loads((tmp_path / 'report' / 'report.json').read_text()), 'report')
+
+
+@pytest.mark.parametrize(('corrected', 'within', 'difference', 'p', 'said'), [
+  (0.1, False, 0.08, 0.002, 'moves the score 1.8 times as much as'),
+  (0.0, False, 0.18, 0.002, 'moves the score more than'),  # no ratio to chance
+  (0.1, True, 0.08, 0.002, 'moves the score more than'),
+  (0.3, False, -0.12, 0.002, 'moves the score less than'),
+  (0.1, False, 0.08, 0.06, 'do not tell')])
+def test_the_sentence_says_what_the_contrast_says(corrected, within, difference, p, said):
+  found = {'individual_fairness': {'corrected': corrected, 'within_floor': within},
+           'contrast': difference, 'p_value': p}
+  line = rewording_sentence(found, {'corrected': 0.18}, 'country')
+  assert said in line and f'p = {p}' in line
 
 
 def test_an_arm_that_lacks_a_template_is_refused():
