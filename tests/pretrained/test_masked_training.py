@@ -11,6 +11,7 @@ from masked_cases import SENTENCES, new_start, rows_of, stop_before
 from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
+from fairjax.cli import pretrained_verbs
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.pretrained.masked_lm import Sizes, masked_sums
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
@@ -230,3 +231,5 @@ def test_corpus_and_pronouns(tmp_path, capsys):
   (found,) = json.loads(capsys.readouterr().out).values()
   assert found['r']['n'] == 24 and len(found['p_she']) == 24
   assert all(0 < p < 1 for p in found['p_she'].values())
+  row = pretrained_verbs._format_pronouns({'mlm': found}).splitlines()[-1].split(' | ')
+  assert row[0] == '| mlm' and row[1].startswith(f"{found['r']['value']:.3f} (")
