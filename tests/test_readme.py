@@ -205,7 +205,10 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, quick):
     words = [x for word in words for x in (sorted(glob.glob(word)) if '*' in word and (
       not word.startswith('--')) else [word])]
     at = words.index('--') if '--' in words else len(words)
-    code = main(words[:at] + MORE[key] + words[at:])
+    more = MORE[key]
+    if any(word.startswith('--init=') for word in words):  # a model has its own sizes
+      more = [x for x in more if not x.startswith(('--layers', '--dim', '--heads'))]
+    code = main(words[:at] + more + words[at:])
     shown[line], error = capfd.readouterr()
     assert code == 0, f'{line}: {error[-1500:]}'
   # What the README says of them is there.
