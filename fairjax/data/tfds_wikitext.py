@@ -139,8 +139,8 @@ def _digests(files: Mapping[str, pathlib.Path]) -> dict[str, str]:
   return {split: _digest(path, path.stat().st_mtime_ns) for split, path in files.items()}
 
 
-@functools.cache
-def _digest(path: pathlib.Path, _: int) -> str:
+@functools.cache  # by the time of the file's last change
+def _digest(path: pathlib.Path, modified: int) -> str:
   with open_input(path) as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 

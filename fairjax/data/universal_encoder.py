@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairjax.errors import UserError
+from fairjax.errors import UserError, first_line
 
 BATCH = 256  # texts at a time
 
@@ -39,7 +39,8 @@ class UniversalSentenceEncoder:
       # The loaded object owns the variables: it must live as long as its function.
       self._model = tf.saved_model.load(os.fspath(self._root))
     except Exception as e:  # TensorFlow raises whatever fits the damage
-      raise UserError(f'encoder use: {self._root} cannot be loaded: {_first_line(e)}') from None
+      raise UserError(f'encoder use: {self._root} cannot be loaded: {first_line(e)[:200]}'
+                      ) from None
     self._call = self._model if callable(self._model) else self._model.signatures.get(
       'serving_default')
     if self._call is None:
@@ -58,7 +59,7 @@ class UniversalSentenceEncoder:
     try:
       found = self._call(batch)
     except Exception as e:
-      raise UserError(f'encoder use: {self._root} takes no texts: {_first_line(e)}') from None
+      raise UserError(f'encoder use: {self._root} takes no texts: {first_line(e)[:200]}') from None
     if isinstance(found, dict):
       found = next(iter(found.values())) if len(found) == 1 else None
     vectors = None if found is None else np.asarray(found)
@@ -83,7 +84,3 @@ def _fingerprint(root: pathlib.Path) -> str:
       while block := file.read(1 << 20):
         digest.update(block)
   return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-  return f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}'

@@ -1,10 +1,9 @@
 """Whether a new model is less fair than an old one by more than a margin: a gate for builds.
 
 The difference is that of the two I.F. (H-05). With equal n and coupling chance adds about as much
-to both; so only as many samples of each prefix count as both files have. Simulations
-(`tests.benchmarks.gate`) are the reason that what is expected by chance is not taken off: chance
-adds less to a larger I.F. than its permutations say, which passes a worse model in up to 10 % of
-paired comparisons, and in 28 % of those of 100 with 1,000 samples.
+to both, so only as many samples of each prefix count as both files have. The mean of the null is
+not taken off: chance adds less than that to a larger I.F., and worse models would pass. The rates
+of errors are in docs/measures.md (`tests.benchmarks.gate`).
 
 The standard error is a delete-a-group jackknife over 20 groups of samples. Where both files hold
 the same coupled sample numbers, a group leaves both at once, so that shared noise cancels. Two
