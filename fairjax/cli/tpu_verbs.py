@@ -267,7 +267,8 @@ def check_command(
   config, paths = Config(), list(option_paths(vars(inner)))
   if getattr(inner, 'config', None):
     path = inner.config.partition(':')[0]
-    paths += [] if path in (*shipped_configs(), 'gs') else [('--config', path)]
+    here = not inner.config.startswith('gs://') and path not in shipped_configs()
+    paths += [('--config', path)] if here else []
     if not inner.config.startswith(('gs://', '/')):
       config = load_config(inner.config, {**inner.overrides, **point})
       _check_mesh(spec, config.mesh)

@@ -36,7 +36,8 @@ def inspect_samples():
       yield {'id': i, 'epoch': epoch, 'input': messages if i % 2 else prompt, 'target': '',
              'output': {'model': 'm', 'choices': [
                {'message': {'role': 'assistant', 'content': content}, 'stop_reason': 'stop'}]}}
-  yield {'id': 99, 'epoch': 1, 'input': PROMPTS[0][0], 'error': {'message': 'time'}, 'output': {}}
+  yield {'id': 99, 'epoch': 1, 'input': PROMPTS[0][0], 'error': {'message': 'time'},
+         'output': {'choices': [{'message': {'content': 'half an'}}]}}
 
 
 def inspect_json(path):

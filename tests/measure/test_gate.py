@@ -67,6 +67,10 @@ def test_only_as_many_samples_count_as_both_files_have():
   same = compare_fairness(*(SampleScores.from_arrays(x, coupled=True) for x in (
     few[..., :-1], many[..., numbers])), margin=0.05, permutations=9)
   assert paired.paired and dataclasses.replace(paired, left_out=0) == same
+  # Numbers that only one file has: the first of each.
+  coupled[0] = dataclasses.replace(coupled[0], sample_ids=((np.arange(500, 540),) * 3,) * 2)
+  apart = compare_fairness(*coupled, margin=0.05, permutations=9)
+  assert (apart.paired, apart.samples, apart.left_out) == (False, 40, 360)
   with pytest.raises(UserError, match='sample both alike'):
     compare_fairness(free, coupled[1], margin=0.05)
 

@@ -75,6 +75,9 @@ def test_a_difference_is_the_smallest_that_chance_allows_and_judged_by_both_spre
   edge = difference(estimate(0.1, std_error=0.0, null_p95=0.04),
                     estimate(0.14, std_error=0.0, null_p95=0.05))
   assert edge['noise'] == pytest.approx(0.05) and edge['verdict'] == 'within noise'
+  # More is measured, and less is left without chance: neither is shown.
+  more = difference(estimate(0.2, null_mean=0.01), estimate(0.22, null_mean=0.06))
+  assert (more['difference'], more['verdict']) == (0, 'within noise')
   silent = difference(estimate(0.02, within_floor=True), estimate(0.9, within_floor=True))
   assert silent['verdict'] == 'both within noise'
   few = difference(estimate(0.1), estimate(0.9, std_error=None))
