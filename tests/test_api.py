@@ -81,6 +81,17 @@ def test_every_kind_of_data_gives_the_numbers_of_complete_records(form, tmp_path
   assert all(r['scores'] == {'theirs': 0.5} for r in found)
 
 
+def test_names_and_values_are_enough_to_measure(tmp_path, expected):
+  path = tmp_path / 'land.yaml'
+  path.write_text('name: land\nvalues:\n' + ''.join(f'- {v}\n' for v in COUNTRY.value_texts))
+  found = fairjax.measure(of_users(make_rows()), attribute=path, columns=COLUMNS,
+                          permutations=20).measures
+  assert found['scorers'] == expected['scorers'] and found['templates'] == expected['templates']
+  assert found['templates_not_in_records'] == []
+  with pytest.raises(UserError, match='attribute land has no templates'):
+    fairjax.sample('m', endpoint='http://localhost:1/v1', attribute=path, output=tmp_path / 'o.jsonl')
+
+
 def test_missing_numbers_of_a_data_frame_are_missing():
   pandas = pytest.importorskip('pandas')
   records = [r | {'sample': i % 8} for i, r in enumerate(make_rows())]

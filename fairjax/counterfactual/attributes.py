@@ -5,7 +5,7 @@ own file has the same fields:
 
     name: faith                     # letters, digits, '-' and '_'
     values: [Christian, {text: Muslim, subgroup: islam, tokens: [Muslim, Muslims], article: a}]
-    templates: ['My {value} friend said', '{value} people are']
+    templates: ['My {value} friend said', '{value} people are']   # prompts; records bring their own
     source: ...                     # optional, as are notes, template_subsets and rewordings
     rewordings: [['My {value} friend has said', ...], ...]  # three or more of each template
 
@@ -134,7 +134,8 @@ class Attribute:
     """Index of the value with this text, in any way of writing it; `UserError` without one."""
     if (index := self.find_value(text)) is None:
       error = unknown_name(f'value of attribute {self.name}', text, self.value_texts, where=where)
-      raise UserError(f'{error}. Other values need an attribute file (YAML)')
+      raise UserError(f'{error}. Other values need an attribute file (YAML); to measure records, '
+                      'two lines are enough: "name: NAME" and "values: [A, B, ...]"')
     return index
 
   def find_value(self, text: str) -> int | None:
@@ -200,7 +201,10 @@ class Attribute:
     return self.templates[template_index].fill(self.values[value_index])
 
   def prefixes(self) -> list[Prefix]:
-    """All filled templates: those of the first template for every value, then the next."""
+    """All filled templates, of the first for every value, then the next; `UserError` without."""
+    if not self.templates:
+      raise UserError(f'attribute {self.name} has no templates: prompts need them, add the field '
+                      'templates to its file')
     return [Prefix(t, a, self.prefix(t, a))
             for t in range(len(self.templates)) for a in range(len(self.values))]
 
@@ -380,9 +384,8 @@ class _Reader:
   def attribute(self) -> Attribute:
     """Reads all fields."""
     self.keys(self.content, (), _FIELDS)
-    for field in ('name', 'templates'):
-      if field not in self.content:
-        raise UserError(f'{self.path}: field {field} is missing')
+    if 'name' not in self.content:
+      raise UserError(f'{self.path}: field name is missing')
     name = self.text(('name',))
     if not re.fullmatch(r'[\w-]+', name, re.ASCII):
       self.fail(('name',), f"'{name}' may hold only letters, digits, '-' and '_'")
@@ -437,7 +440,7 @@ class _Reader:
                       crossed: tuple[Attribute, ...] = ()) -> Attribute:
     self.own = () if crossed else _OWN
     self.needed = tuple(factor.name for factor in crossed) or ('value',)
-    templates = self._templates(('templates',), values)
+    templates = self._templates(('templates',), values) if 'templates' in self.content else ()
     return Attribute(
       name=name, values=values, templates=templates, crossed=crossed,
       template_subsets=self._subsets(templates),

@@ -56,7 +56,9 @@ class Run:
   @functools.cached_property
   def attribute(self) -> Attribute:
     """The attribute of the run."""
-    return load_attribute(self.config.attribute)
+    attribute = load_attribute(self.config.attribute)
+    attribute.prefixes()  # refuses one without templates before anything is trained
+    return attribute
 
   @functools.cached_property
   def prepared(self) -> 'PreparedData':
