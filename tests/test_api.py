@@ -89,7 +89,8 @@ def test_names_and_values_are_enough_to_measure(tmp_path, expected):
   assert found['scorers'] == expected['scorers'] and found['templates'] == expected['templates']
   assert found['templates_not_in_records'] == []
   with pytest.raises(UserError, match='attribute land has no templates'):
-    fairjax.sample('m', endpoint='http://localhost:1/v1', attribute=path, output=tmp_path / 'o.jsonl')
+    fairjax.sample(
+      'm', endpoint='http://localhost:1/v1', attribute=path, output=tmp_path / 'o.jsonl')
 
 
 def test_missing_numbers_of_a_data_frame_are_missing():
