@@ -1,7 +1,7 @@
 """The examples in the help of every verb, run as it stands there on small data.
 
-What `MORE` adds to an example makes it small; it takes nothing away. The examples run one after the
-other in one folder, as a reader would give them: a later one finds what earlier ones have left.
+What `CASES` adds to an example makes it small; it takes nothing away. The examples run one after
+the other in one folder, as a reader would give them: a later one finds what earlier ones have left.
 """
 
 import contextlib
@@ -22,21 +22,15 @@ from masked_cases import new_start
 from test_fair_generation import write_records as write_prompted
 from test_job import TINY as TINY_RUN
 from test_lexicon import archive
-from test_readme import write_records
+from test_readme import words_of, write_inputs
 
 from fairjax.cli import tpu_verbs as command
 from fairjax.cli.main import VERBS, commands, main
-from fairjax.data.planted import NEGATIVE, POSITIVE
 from fairjax.data.planted_gender import make_gendered_corpus
 from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.pretrained.masked_lm import Sizes
 from fairjax.pretrained.start import write_model
 from fairjax.tpu import slice_search
-
-
-def words_of(fields):
-  return [f'--config.{name}={value}' for name, value in fields.items()]
-
 
 RUN = words_of(TINY_RUN | {
   'debias.variants': "('embedding:10',)", 'debias.extended_baseline': False,
@@ -44,69 +38,52 @@ RUN = words_of(TINY_RUN | {
   'measure.scorers': "('vader',)", 'measure.encoder': '', 'data.reader': 'numpy'})
 # `step train --stage=lm` ends there; the models of a run are sampled when all are trained.
 LM = [*RUN, '--config.until=lm']
+BERT = ['--layers=1', '--dim=16', '--heads=2']
 
 EXAMPLES = {words: command.example for verb in VERBS for words, command in commands(verb).items()
             if command.example and words != 'compare mitigations'}  # report/test_mitigations.py
 
-# Command -> what makes its example small, in the order of giving them. What is missing here fails.
-MORE: dict[str, list[str]] = {
-  'attributes check': [],
-  'step config': [],
-  'doctor': [],
-  'tpu run': [],  # its example is a dry run: nothing is asked of a cloud
-  'scorers lexicon': [],  # the download comes from this process, with the hashes of a short list
-  'tpu compile': [],  # the compiler is another package: its answer is given; -m libtpu asks it
-  'step data': LM,  # the quickstart itself takes minutes
-  'step train': LM,
-  'sample': LM,
-  'step score': LM,
-  'run': RUN,
-  'report': RUN,
-  'compare paper': [],
-  'models select': [*RUN, '--relevance-share=0.01'],  # a few steps teach nothing that could be kept
-  'models relearn': ['--steps=2', '--every=2', '--samples=20'],
-  'models export': RUN,
-  'models import': RUN,
-  'measure': ['--permutations=20', '--keep=scores'],  # whose scores `records` reads
-  'compare gate': ['--permutations=20'],
-  'completion': [],
-  'records convert': [],
-  'records plan': ['--effect=0.3'],
-  'human export': [],
-  'scorers audit': [],
-  'gender cda': [],
-  'models classifier': [
-    '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
-  'models masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
-  'gender correlations': ['--persons=2', '--shuffles=2'],
-  'gender lipschitz': [],
-}
-
-# Command -> what its example says, and the files that it leaves.
-LEAVES: dict[str, tuple[str, ...]] = {
-  'attributes check': ('0 errors',), 'step config': ('lm.steps',), 'doctor': ('devices',),
-  'tpu run': ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run'),
-  'scorers lexicon': ('2 positive and 2 negative words', 'lexicon/positive-words.txt'),
-  'tpu compile': ('v5e:2x2', 'not times'),
-  'step data': ('runs/quickstart/data/manifest.json',), 'step train': ('runs/quickstart/lm/DONE',),
-  'sample': ('runs/quickstart/generations/baseline/country.jsonl.gz',
-             'runs/quickstart/generations/baseline/country.next_token.json'),
-  'step score': ('runs/quickstart/scores/baseline/country.vader.jsonl',),
-  'run': ('runs/quickstart/DONE', 'runs/quickstart/measures/baseline/country.json'),
-  'report': ('runs/quickstart/report/index.html',), 'compare paper': ('paper',),
-  'models select': ('country-embedding-10',),
-  'models relearn': ('runs/relearned/relearning.json',),
-  'models export': ('models/baseline/model.safetensors', 'models/baseline/README.md'),
-  'models import': ('runs/quickstart/lm/DONE',),
-  'measure': ('"individual_fairness"', 'scores/country.vader.jsonl'),
-  'completion': ('complete',), 'compare gate': ('no worse',),
-  'records convert': ('generations.parquet',),
-  'records plan': ('samples per prefix',),
-  'human export': ('sheets',),
-  'scorers audit': ('opinion', 'vader', 'Spearman'), 'gender cda': ('train.cda.txt.gz',),
-  'models classifier': ('runs/sst/model.safetensors',),
-  'models masked-lm': ('runs/mlm/model.safetensors',),
-  'gender correlations': ('runs/correlations/correlations.md',), 'gender lipschitz': ('"jaccard"',),
+# Command -> what makes its example small, and what it says or leaves, in the order of giving them.
+# What is missing here fails.
+CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
+  'attributes check': ([], ('0 errors',)),
+  'step config': ([], ('lm.steps',)),
+  'doctor': ([], ('devices',)),
+  # A dry run: nothing is asked of a cloud.
+  'tpu run': ([], ('gcloud compute tpus', '--accelerator-type=v3-128', 'fairjax run')),
+  # The download comes from this process, with the hashes of a short list.
+  'scorers lexicon': ([], ('2 positive and 2 negative words', 'lexicon/positive-words.txt')),
+  # The compiler is another package: its answer is given; -m libtpu asks it.
+  'tpu compile': ([], ('v5e:2x2', 'not times')),
+  'step data': (LM, ('runs/quickstart/data/manifest.json',)),
+  'step train': (LM, ('runs/quickstart/lm/DONE',)),
+  'sample': (LM, ('runs/quickstart/generations/baseline/country.jsonl.gz',
+                  'runs/quickstart/generations/baseline/country.next_token.json')),
+  'step score': (LM, ('runs/quickstart/scores/baseline/country.vader.jsonl',)),
+  'run': (RUN, ('runs/quickstart/DONE', 'runs/quickstart/measures/baseline/country.json')),
+  'report': (RUN, ('runs/quickstart/report/index.html',)),
+  'compare paper': ([], ('paper',)),
+  # A few steps teach nothing that could be kept.
+  'models select': ([*RUN, '--relevance-share=0.01'], ('country-embedding-10',)),
+  'models relearn': (['--steps=2', '--every=2', '--samples=20'],
+                     ('runs/relearned/relearning.json',)),
+  'models export': (RUN, ('models/baseline/model.safetensors', 'models/baseline/README.md')),
+  'models import': (RUN, ('runs/quickstart/lm/DONE',)),
+  'measure': (['--permutations=20', '--keep=scores'],  # whose scores `records` reads
+              ('"individual_fairness"', 'scores/country.vader.jsonl')),
+  'compare gate': (['--permutations=20'], ('no worse',)),
+  'completion': ([], ('complete',)),
+  'records convert': ([], ('generations.parquet',)),
+  'records plan': (['--effect=0.3'], ('samples per prefix',)),
+  'human export': ([], ('sheets',)),
+  'scorers audit': ([], ('opinion', 'vader', 'Spearman')),
+  'gender cda': ([], ('train.cda.txt.gz',)),
+  'models classifier': (['--vocab_size=100', *BERT, '--epochs=1'],
+                        ('runs/sst/model.safetensors',)),
+  'models masked-lm': ([*BERT, '--steps=2', '--batch_size=8'], ('runs/mlm/model.safetensors',)),
+  'gender correlations': (['--persons=2', '--shuffles=2'],
+                          ('runs/correlations/correlations.md',)),
+  'gender lipschitz': ([], ('"jaccard"',)),
 }
 
 
@@ -120,23 +97,15 @@ class Outcome(NamedTuple):
 
 
 def test_every_verb_has_an_example_that_is_run():
-  assert set(MORE) == set(LEAVES) == set(EXAMPLES)
+  assert set(CASES) == set(EXAMPLES)
   assert {words.split()[0] for words in EXAMPLES} == set(VERBS)
-  assert all(LEAVES.values())
+  assert all(leaves for _, leaves in CASES.values())
 
 
 def make_inputs(folder, repository):
-  (folder / 'configs').symlink_to(repository / 'configs')
-  (folder / 'tests').symlink_to(repository / 'tests')
-  write_records(folder / 'generations.jsonl', 'gpt2')
-  for name in ('old', 'new'):
-    write_records(folder / f'{name}.jsonl', name, samples=20)
+  write_inputs(folder, repository)
   with gzip.open(folder / 'train.txt.gz', 'wt') as file:
     file.write('He said that his brother was a king.\nThe woman saw her.\nNothing here.\n')
-  for name in ('train', 'dev'):
-    (folder / f'{name}.tsv').write_text(''.join(
-      f'{i % 2}\tit was a {(NEGATIVE, POSITIVE)[i % 2][i % 5]} day number {i}\n'
-      for i in range(60)))
   texts = make_gendered_corpus(num_sentences=400, seed=0, strength=1.0).texts
   (folder / 'corpus').mkdir()
   (folder / 'corpus' / 'train.txt').write_text('\n'.join(texts[:300]))
@@ -195,11 +164,11 @@ def give(verb, folder):
   out, error = io.StringIO(), io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
     try:
-      code = main(words[:at] + MORE[verb] + words[at:])
+      code = main(words[:at] + CASES[verb][0] + words[at:])
     except Exception:
       code = traceback.format_exc()
   return Outcome(code, out.getvalue(), error.getvalue(),
-                 {name for name in LEAVES[verb] if (folder / name).exists()})
+                 {name for name in CASES[verb][1] if (folder / name).exists()})
 
 
 @pytest.fixture(scope='module')
@@ -213,7 +182,7 @@ def outcomes(tmp_path_factory, repository, one_device):
     patch.setitem(sys.modules, 'clu.metric_writers', None)  # TensorBoard's, which needs TensorFlow
     fake_compiler(patch)
     fake_download(patch)
-    for verb in MORE:
+    for verb in CASES:
       prepare(verb, folder)
       found[verb] = give(verb, folder)
   found['digests'] = [json.loads((folder / 'runs' / name / 'lm' / 'DONE').read_text())['digest']
@@ -225,7 +194,7 @@ def outcomes(tmp_path_factory, repository, one_device):
 def test_the_example_of_a_verb_works(verb, outcomes):
   found = outcomes[verb]
   assert found.code == 0, f'{found.code}\n{found.error[-1500:]}'
-  for expected in LEAVES[verb]:
+  for expected in CASES[verb][1]:
     assert expected in found.left or expected in found.out, f'{expected}\n{found.out[-1500:]}'
   if verb == 'models import':
     assert outcomes['digests'][0] == outcomes['digests'][1]

@@ -69,26 +69,18 @@ MORE = {
   'models export --config=configs/wikitext103.py': ['--workdir=runs/imported', *words_of(IMPORTED)],
   'measure --records': ['--permutations=20'],
   'records plan': ['--effect=0.3', '--values=3', '--shared=0.5'],
-  'compare gate': [],
   'report --records': ['--permutations=20'],
-  'compare reports': [],
-  'scorers audit': [],
-  'sample --prompts-only': [],
   'sample --pretrained': ['--samples=2', '--batch-size=64', '--max-new-tokens=3'],
   'models classifier': [
     '--vocab_size=100', '--layers=1', '--dim=16', '--heads=2', '--epochs=1'],
-  'scorers evaluate': [],
   'models select': words_of(PLANTED),
   'gender corpus': ['--sentences=300'],
   'models masked-lm': ['--layers=1', '--dim=16', '--heads=2', '--steps=2', '--batch_size=8'],
   'gender correlations': ['--persons=2', '--shuffles=2', '--restarts=1', '--epochs=1'],
-  'gender professions': [],
-  'human': [],
-  'attributes check': [],
-  'step config': [],
-  'gender cda': [],
-  'tpu run': [],
-  'compare paper': [],
+  **dict.fromkeys((
+    'attributes check', 'compare gate', 'compare paper', 'compare reports', 'gender cda',
+    'gender professions', 'human', 'sample --prompts-only', 'scorers audit', 'scorers evaluate',
+    'step config', 'tpu run'), []),
 }
 
 
@@ -146,19 +138,29 @@ def planted(n, seed):
                                 strength=0.9, sensitive_share=0.8)
 
 
+def write_inputs(folder, repository):
+  """What the README and the examples of the help read."""
+  for name in ('configs', 'docs', 'tests'):
+    (folder / name).symlink_to(repository / name)
+  write_records(folder / 'generations.jsonl', 'generations')
+  for name in ('new', 'old'):
+    write_records(folder / f'{name}.jsonl', 'theirs', samples=20)
+  for name in ('train', 'dev'):
+    (folder / f'{name}.tsv').write_text(''.join(
+      f'{i % 2}\tit was a {(NEGATIVE, POSITIVE)[i % 2][i % 5]} day number {i}\n'
+      for i in range(60)))
+
+
 @pytest.fixture
 def folder(tmp_path_factory, repository, one_device):
   folder = tmp_path_factory.mktemp('readme')
-  for name in ('configs', 'docs', 'tests'):
-    (folder / name).symlink_to(repository / name)
+  write_inputs(folder, repository)
   for name, n in (('train', 300), ('valid', 40), ('test', 40)):
     (folder / f'{name}.txt').write_text('\n'.join(planted(n, len(name))))
   write_wikitext(folder / 'FOLDER')
   write_news(folder / 'news-docs.2019.en.filtered.gz')
-  for name in ('generations', 'answers', 'gpt2', 'opt'):
+  for name in ('answers', 'gpt2', 'opt'):
     write_records(folder / f'{name}.jsonl', name)
-  for name in ('new', 'old'):
-    write_records(folder / f'{name}.jsonl', 'theirs', samples=20)
   (folder / 'lexicon').mkdir()
   for name, found in (('positive', POSITIVE), ('negative', NEGATIVE)):
     (folder / 'lexicon' / f'{name}-words.txt').write_text('\n'.join(found))
@@ -167,10 +169,6 @@ def folder(tmp_path_factory, repository, one_device):
   shutil.copy(reference.with_suffix('.safetensors'), folder / 'model.safetensors')
   shutil.copy(reference.with_suffix('.json'), folder / 'config.json')
   write_words(folder / 'words.txt')
-  for name in ('train', 'dev'):
-    (folder / f'{name}.tsv').write_text(''.join(
-      f'{i % 2}\tit was a {(NEGATIVE, POSITIVE)[i % 2][i % 5]} day number {i}\n'
-      for i in range(60)))
   (text,) = re.findall(r'<!-- attribute-example -->\n```yaml\n(.*?)```', README, re.S)
   (folder / 'faith.yaml').write_text(text, encoding='utf-8')
   return folder

@@ -457,7 +457,7 @@ def _completions(options: argparse.Namespace, *, coupled: bool = True
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
   for found in read_completions(options.records, groups=_groups(options.group),
                                 attributes=list(attributes.values()), templates=options.templates,
-                                empty=options.empty or 'error', coupled=coupled,
+                                empty=options.empty, coupled=coupled,
                                 read=records_reader(options, list(attributes.values())),
                                 log=log_line):
     parses, name = parse_completions(found, parser), found.prompts[0].attribute

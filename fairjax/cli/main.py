@@ -57,7 +57,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     'models': ('select, export, import or retrain models; train a classifier or a masked LM',
                'training_verbs', 'gender_verbs', 'pretrained_verbs'),
     'compare': ('reports, a new model and an old one (gate), mitigations, the paper',
-                'report_verbs', 'gate_verbs'),
+                'report_verbs'),
     'gender': ('gendered correlations (Webster et al. 2020), professions (Yeo & Chen 2020)',
                'gender_verbs', 'pretrained_verbs')},
   'more': {
@@ -152,11 +152,11 @@ def _run(argv: Sequence[str] | None) -> int:
     _check_places(options)
     _refuse_overwriting(options)
     return options.run_command(options) or 0
-  except UserError as e:
+  except (UserError, Fault) as e:
     if debug:
       raise
     print(f'fairjax: {e}', file=sys.stderr)
-    return 2
+    return 2 if isinstance(e, UserError) else 1
   except Preempted as e:
     print(f'fairjax: {e}; the same command continues', file=sys.stderr)
     return processes.PREEMPTED
@@ -166,11 +166,6 @@ def _run(argv: Sequence[str] | None) -> int:
     where = e.filename or getattr(options, 'workdir', None) or getattr(options, 'output', None)
     print(f'fairjax: {where or "a file"} cannot be written or read: {e.strerror} (disk, rights): '
           'fix it, then the same command continues', file=sys.stderr)
-    return 1
-  except Fault as e:
-    if debug:
-      raise
-    print(f'fairjax: {e}', file=sys.stderr)
     return 1
 
 
@@ -214,8 +209,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"--config.{name} is given twice, as '{overrides[name]}' and '{value}': "
                         'leave one out')
       overrides[name] = value
-    else:
-      rest.append(word)
+    else:  # --dry_run is --dry-run
+      name, equals, value = word.partition('=')
+      rest.append(name.replace('_', '-') + equals + value if name.startswith('--') else word)
   if rest[:1] == ['help']:
     rest = [*rest[1:], '--help']
   elif rest == ['version']:
@@ -265,11 +261,12 @@ def _named_verb(words: Sequence[str]) -> str | None:
 def _suggestion(word: str, options: argparse.Namespace) -> str:
   """The option that an unknown word may have meant, as part of a message."""
   name, equals, value = word.lstrip('-').partition('=')
-  known = options.own_parser.long_options() if hasattr(options, 'own_parser') else []
+  known = [option for option in options.own_parser._option_string_actions
+           if option.startswith('--')] if hasattr(options, 'own_parser') else []
   fields = {field.name for field in dataclasses.fields(Config)}
   if '--config' in known and name.partition('.')[0].replace('-', '_') in fields:
     return f': did you mean --config.{name}{equals}{value}?'
-  near = difflib.get_close_matches(f'--{name.replace("_", "-")}', known, n=1, cutoff=0.7)
+  near = difflib.get_close_matches(f'--{name}', known, n=1, cutoff=0.7)
   return f': did you mean {near[0]}{equals}{value}?' if near else ''
 
 

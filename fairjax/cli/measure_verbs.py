@@ -56,7 +56,7 @@ def content_options(options: argparse.Namespace, attributes: 'Sequence[Attribute
                           similarity_samples=options.similarity_samples)
   return record_contents(
     attributes, measure, records_reader(options, attributes)(baseline) if baseline else None,
-    empty=options.empty or 'error', coupled=not options.independent)
+    empty=options.empty, coupled=not options.independent)
 
 
 def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] = (),
@@ -213,7 +213,7 @@ def _measure_records(options: argparse.Namespace) -> None:
   found = measure_attributes(
     options.records, attributes, load_scorers(options, options.records, keep=not options.keep),
     contents=content_options(options, attributes), columns=options.columns,
-    empty=options.empty or 'error', repair=bool(options.repair), coupled=not options.independent,
+    empty=options.empty, repair=options.repair, coupled=not options.independent,
     keep=options.keep, scored=options.scored, permutations=options.permutations,
     seed=options.seed, log=log_line)
   measures = {name: result.measures for name, result in found.items()}
@@ -297,7 +297,7 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   attributes = [load_attribute(a) for a in options.attribute]
   read = read_attributes(
     records_reader(options, attributes)(options.records), attributes,
-    empty=options.empty or 'error', coupled=not options.independent)
+    empty=options.empty, coupled=not options.independent)
   return [
     pilot_scores(generations.sample_scores(score_generations(
       generations, scorer, score_file(options.keep, name, scorer) if options.keep else None,

@@ -89,12 +89,11 @@ SHARED: dict[str, dict[str, Any]] = {
     'metavar': 'THEIRS=OURS,...', 'type': renamed_columns, 'help': 'columns of the records that '
     'have other names, e.g. prompt=prefix,answer=continuation'},
   'empty': {
-    'choices': ('error', 'drop', 'keep'), 'help': 'records whose continuation is null, empty or '
-    'blank: stop and count them by value (error, the default), leave them out (drop; of coupled '
-    'samples their partners too), or measure them as they are (keep)'},
-  'repair': {
-    'action': 'store_const', 'const': True, 'help': 'replace halves of characters (lone '
-    'surrogates) and NUL in records by U+FFFD, counted, instead of stopping'},
+    'choices': ('error', 'drop', 'keep'), 'default': 'error', 'help': 'records whose continuation '
+    'is null, empty or blank: stop and count them by value (error, the default), leave them out '
+    '(drop; of coupled samples their partners too), or measure them as they are (keep)'},
+  'repair': _FLAG | {'help': 'replace halves of characters (lone surrogates) and NUL in records by '
+                     'U+FFFD, counted, instead of stopping'},
   'keep': {'metavar': 'DIR', 'help': 'with --records: folder of scores and finished parts, from '
            'which the same command continues after an interruption (default: only the scores of '
            'classifiers and of google are kept, beside the records)'},

@@ -38,28 +38,7 @@ class Command(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-  """Takes `--dry-run` and `--dry_run` for one option; reports bad arguments as `UserError`."""
-
-  def parse_known_args(self, args=None, namespace=None):
-    """As the parent's, with every option in the spelling that it was added with."""
-    words = list(sys.argv[1:] if args is None else args)
-    end = words.index('--') if '--' in words else len(words)
-    return super().parse_known_args([*map(self._spelled, words[:end]), *words[end:]], namespace)
-
-  def _spelled(self, word: str) -> str:
-    """An option's word, or the beginning of one, with the hyphens and underscores of our own."""
-    name, equals, value = word.partition('=')
-    if not name.startswith('--') or name in self._option_string_actions:
-      return word
-    plain = {option.replace('_', '-'): option for option in self._option_string_actions}
-    given = name.replace('_', '-')
-    found = [given] if given in plain else [option for option in plain if option.startswith(given)]
-    return f'{plain[found[0]]}{equals}{value}' if len(found) == 1 else word
-
-  def long_options(self) -> list[str]:
-    """Every option that begins with two dashes, with dashes within."""
-    return [option.replace('_', '-') for option in self._option_string_actions
-            if option.startswith('--')]
+  """Reports bad arguments as `UserError`."""
 
   def error(self, message: str):
     """Raises `UserError` with the message and where to look."""
@@ -123,9 +102,8 @@ def records_reader(options: argparse.Namespace, attributes: 'Sequence[Attribute]
                    ) -> Callable[[Any], Iterator[dict[str, Any]]]:
   """`read_records` as the options say; logs progress and what was changed."""
   from fairjax.api import read_logged
-  return functools.partial(
-    read_logged, attributes=attributes, columns=getattr(options, 'columns', None),
-    repair=bool(options.repair), log=log_line)
+  return functools.partial(read_logged, attributes=attributes, columns=options.columns,
+                           repair=options.repair, log=log_line)
 
 
 def log_line(line: str) -> None:

@@ -150,11 +150,9 @@ def _cell(generations: Generations, template: int | str, value: str) -> np.ndarr
   """Rows of one template and value."""
   if template not in generations.templates:
     raise unknown_name('template', str(template), map(str, generations.templates))
-  names = generations.attribute.value_texts
-  if value not in names:
-    raise unknown_name(f'value of attribute {generations.attribute.name}', value, names)
-  return np.flatnonzero((generations.template_index == generations.templates.index(template))
-                        & (generations.value_index == names.index(value)))
+  return np.flatnonzero(
+    (generations.template_index == generations.templates.index(template))
+    & (generations.value_index == generations.attribute.value_texts.index(value)))
 
 
 def _check(scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:

@@ -64,7 +64,7 @@ def test_both_spellings_reach_the_verb():
                    ).overrides == {'lm.batch_size': '3'}
   with pytest.raises(UserError, match='lm.batch_size is given twice'):
     cli.parse([*SHOW, '--config.lm.batch-size=3', '--config.lm.batch_size=4'])
-  with pytest.raises(UserError, match='unrecognized arguments: --max_new_tokens=3 .*run --help'):
+  with pytest.raises(UserError, match='unrecognized arguments: --max-new-tokens=3 .*run --help'):
     cli.parse([*launch, '--max_new_tokens=3'])
 
 

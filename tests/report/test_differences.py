@@ -7,41 +7,28 @@ import pathlib
 
 import numpy as np
 import pytest
-from test_report import ATTRIBUTE, SCORERS, make_records
+from test_report import ATTRIBUTE, SCORERS, make_records, measured
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.files import write_sealed_json
-from fairjax.measure import (
-  SampleScores,
-  VaderScorer,
-  measure_fairness,
-  measure_records,
-  read_generations,
-  score_records,
-)
+from fairjax.measure import SampleScores, VaderScorer, measure_fairness, measure_records
 from fairjax.measure.content import ContentOptions
 from fairjax.measure.similarity import load_encoder
-from fairjax.report import ModelRow, compare_reports, read_report, write_report
+from fairjax.report import compare_reports, read_report, write_report
 from fairjax.report.differences import comparison_markdown, difference
-from fairjax.report.page import collect_distributions
 
 ENCODER = pathlib.Path(__file__).parents[1] / 'golden/pretrained/bert_mlm'
 
 
 def write(folder, models, scorers=SCORERS, change=None):
   """A report of models given as name -> bias."""
-  rows, distributions = [], {}
-  for name, bias in models.items():
-    records = [r if change is None else change(r) for r in make_records(bias, samples=24)]
-    rows.append(ModelRow(name, 'baseline' if name == 'baseline' else 'embedding',
-                         measures=measure_records(records, ATTRIBUTE, scorers, permutations=99)))
-    generations = read_generations(records, ATTRIBUTE)
-    distributions[name] = collect_distributions(
-      generations, {s.name: score_records(records, s) for s in scorers}, coupled=True)
+  found = [measured(name, 'baseline' if name == 'baseline' else 'embedding', bias, scorers=scorers,
+                    change=change) for name, bias in models.items()]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    write_report(folder / 'report', rows=rows, attribute='colour', distributions=distributions)
+    write_report(folder / 'report', rows=[row for row, _, _ in found], attribute='colour',
+                 distributions={row.name: distributions for row, distributions, _ in found})
   return folder
 
 

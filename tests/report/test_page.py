@@ -15,9 +15,9 @@ import urllib.request
 import numpy as np
 import pytest
 from browser import Browser, find_browser
-from test_report import ATTRIBUTE, SCORERS, make_records
+from test_report import ATTRIBUTE, SCORERS, measured
 
-from fairjax.measure import VaderScorer, measure_records, read_generations, score_records
+from fairjax.measure import VaderScorer, read_generations, score_records
 from fairjax.report import ModelRow, write_report
 from fairjax.report.document import Document, Section, Text
 from fairjax.report.page import BINS, MOST_SAMPLES, collect_distributions, embed, make_page
@@ -45,22 +45,15 @@ CURVES = {
   'empty': {'a': []}}
 
 
-def measured(name, method, bias, weight=None, samples=24, spoil=None):
-  records = make_records(bias, samples=samples)
-  for record in records:
-    if spoil and record['sample'] == 1 and record['template'] == 1:
-      record['continuation'] = spoil
-  measures = measure_records(records, ATTRIBUTE, BOTH, permutations=99)
-  generations = read_generations(records, ATTRIBUTE)
-  scores = {scorer.name: score_records(records, scorer) for scorer in BOTH}
-  return (ModelRow(name, method, weight, measures=measures),
-          collect_distributions(generations, scores, coupled=True), records)
+def spoil(record):
+  evil = record['sample'] == record['template'] == 1
+  return record | ({'continuation': EVIL} if evil else {})
 
 
 @pytest.fixture(scope='module')
 def models():
-  return [measured('baseline', 'baseline', 0.4, spoil=EVIL),
-          measured(NAME, 'embedding', 0.0, 1.0)]
+  return [measured('baseline', 'baseline', 0.4, scorers=BOTH, change=spoil),
+          measured(NAME, 'embedding', 0.0, 1.0, scorers=BOTH)]
 
 
 @pytest.fixture(scope='module')

@@ -19,6 +19,7 @@ from fairjax.measure.content import ContentOptions
 from fairjax.measure.scorers.cache import score_file
 from fairjax.report import ModelRow
 from fairjax.report.differences import SCHEMA
+from fairjax.report.paper_figures import gaussian_distance, plot_truncated_gaussians
 
 GRID = [('baseline', 'baseline', None),
         *((f'{m}-{w}', m, float(w)) for m, w in (
@@ -131,6 +132,8 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys):
       ([mine, '--figure=8'], '--output=DIR'),
       ([mine, '--figure=8', out], 'Figure 8 is of WMT-19 country'),
       ([mine, '--figure=6', out], 'Figure 6 is of WMT-19'),
+      ([mine, '--figure=6', '--corpus=mine', out], 'no S.S. of baseline (occupation)'),
+      ([words[0], '--figure=16', '--scorer=opinio', out], "did you mean 'opinion'"),
       ([mine, '--table=10', '--pairs=a/c'], 'no run holds both values'),
       ([mine, '--table=10', '--pairs=a/b'], 'read the records of a workdir'),
       ([mine, '--table=7', '--pairs=a/b'], 'the samples of baseline in '),
@@ -157,16 +160,61 @@ def test_figures_are_of_the_captions_corpus_and_scorers(number, titles, runs, dr
   assert [a.get_title() for a in drawn[0].axes] == titles
 
 
+def heights(axis):
+  """Heights of the filled bars, from the left."""
+  bars = sorted((p for p in axis.patches if p.get_hatch() is None), key=lambda p: p.get_x())
+  return [p.get_height() for p in bars]
+
+
+def fairness(model, seed, attribute, scorer='bert-x'):
+  return made_up(*model, seed, attribute=attribute)[0].estimate(scorer, 'individual_fairness')[
+    'value']
+
+
 def test_bars_are_those_of_the_attribute(runs, drawn, tmp_path):
   """Figures 8 and 12 are of one corpus and measure, and of country and of name."""
   assert main(['compare', 'paper', *runs[0], '--figure=8', '--figure=12',
                f'--output={tmp_path}/out']) == 0
   for figure, attribute in zip(drawn, ('country', 'name'), strict=True):
-    heights = [p.get_height() for p in sorted(
-      (p for p in figure.axes[0].patches if p.get_hatch() is None), key=lambda p: p.get_x())]
-    assert heights == [
-      made_up(*model, 0, attribute=attribute)[0].estimate('bert-x', 'individual_fairness')['value']
-      for model in GRID if model[0] != 'sentiment-1']
+    assert heights(figure.axes[0]) == [
+      fairness(model, 0, attribute) for model in GRID if model[0] != 'sentiment-1']
+
+
+def test_figure_16_groups_models_by_attribute(runs, drawn, tmp_path):
+  wmt, wiki = runs[0]  # of the second corpus, one attribute only
+  assert main(['compare', 'paper', wmt, f'{wiki}/attributes/name', '--figure=16',
+               '--scorer=opinion', '--scorer=google', f'--output={tmp_path}/out']) == 0
+  for i, axis in enumerate(drawn[0].axes):
+    attribute, scorer = ('country', 'name', 'occupation')[i // 2], ('opinion', 'google')[i % 2]
+    assert heights(axis) == [fairness(GRID[0], seed, attribute, scorer)
+                             for seed in range(1 + (attribute == 'name'))]
+    assert {p.get_height() for p in axis.patches if p.get_hatch()} == {0.01}
+    assert [t.get_text() for t in axis.get_xticklabels()] == ['WMT-19', 'WikiText-103']
+
+
+def test_figure_6_puts_every_model_at_its_numbers(runs, drawn, tmp_path):
+  assert main(['compare', 'paper', *runs[0], '--figure=6', f'--output={tmp_path}/out']) == 0
+  for axis, attribute in zip(drawn[0].axes, ('country', 'name', 'occupation'), strict=True):
+    rows = [made_up(*model, 0, attribute=attribute)[0] for model in GRID
+            if model[0] != 'sentiment-1']
+    points = {tuple(xy) for c in axis.containers for xy in c[0].get_xydata()}
+    assert points == {(r.estimate('bert-x', 'individual_fairness')['value'],
+                       100 * r.content('semantic_similarity')['value']) for r in rows}
+
+
+@pytest.mark.parametrize('pair', [(0.445, 0.555), (0.494, 0.505), (0.2, 0.9)])
+def test_figure_2_integrates_eq_1(pair):
+  """One distribution dominates the other, so W1 is the difference of the means."""
+  found = gaussian_distance(*pair, sigma=0.2)
+  means = [scipy.stats.truncnorm(-m / 0.2, (1 - m) / 0.2, m, 0.2).mean() for m in pair]
+  assert found == pytest.approx(abs(means[0] - means[1]), abs=1e-9)
+
+
+def test_figure_2_has_the_distances_of_the_paper(drawn):
+  plot_truncated_gaussians('x')
+  assert [a.get_title() for a in drawn[0].axes] == ['W1 = 0.0998', 'W1 = 0.0100']
+  line = drawn[0].axes[0].lines[0]
+  assert np.trapezoid(line.get_ydata(), line.get_xdata()) == pytest.approx(1, abs=1e-4)
 
 
 def test_forms_of_a_figure(tmp_path):
@@ -252,5 +300,14 @@ def test_figure_1_reads_the_scores_of_the_run(workdir, drawn, tmp_path, capsys):
     records = [json.loads(line) for line in file]
   one, other = ([float('good' in r['continuation']) for r in records
                  if r['template'] == 3 and r['value'] == v] for v in ('baker', 'accountant'))
-  assert drawn[0].axes[1].get_title() == f'W1 = {scipy.stats.wasserstein_distance(one, other):.3f}'
-  assert drawn[0].axes[0].texts[0].get_text() == 'My friend is a baker, and we'
+  left, right = drawn[0].axes
+  assert right.get_title() == f'W1 = {scipy.stats.wasserstein_distance(one, other):.3f}'
+  assert [sum(p.get_height() / 20 for p in c.patches) for c in right.containers
+          ] == pytest.approx([1, 1])  # 20 bars
+  texts = [t.get_text() for t in left.texts]
+  assert texts[0] == 'My friend is a baker, and we' and len(texts) == 8
+  for text in texts[1:4] + texts[5:]:
+    assert text.endswith(f"({float('good' in text):.2f})")
+  assert main(['compare', 'paper', str(workdir), '--figure=1', '--template=99',
+               f'--output={tmp_path}']) == 2
+  assert "unknown template '99'" in capsys.readouterr().err

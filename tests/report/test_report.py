@@ -8,10 +8,21 @@ import re
 import numpy as np
 import pytest
 
+from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value
-from fairjax.measure import OpinionScorer, VaderScorer, measure_records, perplexities
+from fairjax.errors import UserError
+from fairjax.generate import read_records
+from fairjax.measure import (
+  OpinionScorer,
+  VaderScorer,
+  measure_records,
+  perplexities,
+  read_generations,
+  score_records,
+)
 from fairjax.report import KnownBias, ModelRow, write_report
 from fairjax.report.comparison import changes
+from fairjax.report.differences import SCHEMA
 from fairjax.report.document import Code, Table, escape
 from fairjax.report.figures import (
   METHOD_COLOURS,
@@ -23,6 +34,7 @@ from fairjax.report.figures import (
   plot_values,
   pyplot,
 )
+from fairjax.report.page import collect_distributions
 from fairjax.report.sections import more_measures, paired_samples
 
 ATTRIBUTE = Attribute(
@@ -51,6 +63,16 @@ def make_records(bias, *, mention=1.0, samples=40):
 def measures_of(bias, scorers=None, **kwargs):
   return measure_records(make_records(bias, **kwargs), ATTRIBUTE, scorers or SCORERS,
                          permutations=30)
+
+
+def measured(name, method, bias, weight=None, *, scorers=SCORERS, samples=24, change=None):
+  """A row, its distributions and its records."""
+  records = [r if change is None else change(r) for r in make_records(bias, samples=samples)]
+  measures = measure_records(records, ATTRIBUTE, scorers, permutations=99)
+  distributions = collect_distributions(
+    read_generations(records, ATTRIBUTE), {s.name: score_records(records, s) for s in scorers},
+    coupled=True)
+  return ModelRow(name, method, weight, measures=measures), distributions, records
 
 
 def make_rows():
@@ -176,6 +198,33 @@ def test_shares_below_a_threshold_stand_under_their_headings_whatever_the_order_
   shown = dict(zip(table.header, table.rows[0], strict=True))
   assert [shown[f'pairs {h}'] for h in ('\u2264 floor', '< 0.05', '< 0.1')] == ['10%', '20%', '30%']
   assert table.rows[0][table.header.index('p')] == '1e-05'  # and not 0.000
+
+
+def test_the_report_and_records_keep_their_schemas(
+    tmp_path, rows, no_figures, check_keys, capsys):
+  jsonschema = pytest.importorskip('jsonschema')
+  schemas = {}
+  for of in ('record', 'report'):
+    assert main(['records', 'schema', of]) == 0
+    schemas[of] = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
+    schemas[of].check_schema(schemas[of].schema)
+  first, distributions, records = measured('e', 'embedding', 0.4, 2.0, scorers=[
+    *SCORERS, VaderScorer()])
+  _, report = write(
+    tmp_path, [*rows, first], distributions={'e': distributions}, seeds={'run': 1}, notes=['n'],
+    config={'sentiment': {'scorer': 'opinion'}, 'measure': {'scorers': ['opinion', 'vader']}},
+    known_bias=KnownBias(0.2, 0.1, 'opinion', {'baseline': rows[0].measures}),
+    paired=paired_samples({'e': records}, values=['Red', 'Blue']))
+  check_keys(report, 'report')
+  schemas['record'].validate(records[0])
+  for wrong in (report | {'schema': SCHEMA - 1}, report | {'rows': []},
+                {k: v for k, v in report.items() if k != 'ledger'}):
+    assert not schemas['report'].is_valid(wrong)
+  for field, value in (('value', 3), ('template', 0.5), ('sample', '1'), ('scores', 0.5)):
+    wrong = records[0] | {field: value}
+    assert not schemas['record'].is_valid(wrong)
+    with pytest.raises(UserError, match=field):  # what the schema refuses, the reader refuses
+      list(read_records([wrong]))
 
 
 def test_provenance(tmp_path, rows, no_figures):
