@@ -39,7 +39,7 @@ from fairjax.measure.scorers.audit import check_scorers
 from fairjax.progress import Progress
 from fairjax.report import ModelRow, compare_reports, read_report, select_model, write_report
 from fairjax.report.comparison import verdict_lines
-from fairjax.report.differences import comparison_markdown, difference_table
+from fairjax.report.differences import FAIRNESS, comparison_markdown, difference_table
 from fairjax.report.document import escape_html
 from fairjax.report.page import collect_distributions, stored_scores
 from fairjax.report.sections import brief_table
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 Log = Callable[[str], None]
 Path = str | os.PathLike
-_FAIRNESS = ('individual_fairness', 'group_fairness')
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -126,10 +125,9 @@ class Result:
 
   def _estimates(self) -> Iterator[dict[str, Any]]:
     for scorer, found in self.measures['scorers'].items():
-      for measure in _FAIRNESS:
-        if measure in found:
-          yield {'scorer': scorer, 'measure': measure, **found[measure],
-                 'verdict': verdict(found[measure])}
+      for measure in FAIRNESS:
+        yield {'scorer': scorer, 'measure': measure, **found[measure],
+               'verdict': verdict(found[measure])}
 
   def _values(self) -> Iterator[dict[str, Any]]:
     for scorer, found in self.measures['scorers'].items():
@@ -363,7 +361,7 @@ def sample(
   Raises:
     UserError: no model there, an unknown setting, or the file belongs to another model.
   """
-  known, output, log = _attribute(attribute), _place('output', output), log or _silent
+  known, output, log = _attribute(attribute), _place('output', output), log or (lambda line: None)
   _plain(name=name, coupled=coupled, dtype=dtype, start=start, endpoint=endpoint, chat=chat)
   config = _place('model', model) / 'config.json'
   try:
@@ -478,7 +476,7 @@ class RunResult:
     if (known := self._job.known_bias()) is None:
       raise UserError(f'{self._job.workdir}: the bias of its corpus is not known')
     for model, measures in known.measures.items():
-      for name in _FAIRNESS:
+      for name in FAIRNESS:
         found = measures['scorers'][known.scorer][name]
         yield {'model': model, 'measure': name, 'value': found['value'],
                'floor': found['null_p95'], 'closed_form': getattr(known, name)}
@@ -535,7 +533,7 @@ def run(
   loaded = load_config(os.fspath(_place('config', config)), {
     name: _override(value) for name, value in (fields or {}).items()})
   check_devices(loaded, place, until=None)
-  job = Job(loaded, place, log=log or _silent)
+  job = Job(loaded, place, log=log or (lambda line: None))
   job.run()
   selection = read_report(job.workdir)['selection']
   return RunResult('\n'.join(job.ending()[:2]), selection and selection['best'],
@@ -592,10 +590,6 @@ def _quoted(name: str, path: Path) -> str:
   text = os.fspath(path) if path == '' else os.fspath(_place(name, path))
   mark = "'" if '"' in text else '"'
   return f'{mark}{text}{mark}'
-
-
-def _silent(line: str) -> None:
-  """What `log=None` does."""
 
 
 def _attribute(attribute: str | os.PathLike | Attribute) -> Attribute:

@@ -38,8 +38,15 @@ from fairjax.errors import UserError
 if TYPE_CHECKING:
   from fairjax.counterfactual import Attribute
 
-_OF_MODEL = ('samples', 'max-new-tokens', 'temperature', 'sentence-end', 'batch-size', 'dtype',
-             'independent', 'start')
+_DRAWN = ('samples', 'max-new-tokens', 'temperature', 'seed', 'independent')
+# Who is sampled -> the options that only some read.
+_READS: dict[str, tuple[str, ...]] = {
+  '--endpoint': ('endpoint', *_DRAWN, 'chat', 'model', 'instruction', 'body', 'concurrency',
+                 'price-in', 'price-out'),
+  '--pretrained': ('pretrained', *_DRAWN, 'chat', 'sentence-end', 'batch-size', 'dtype', 'start'),
+  '--prompts-only': ('prompts-only', 'config', 'seed'),
+  'a run': ('config', 'workdir', *_DRAWN, 'sentence-end', 'batch-size'),
+}
 _DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
 
 
@@ -111,15 +118,18 @@ def _attribute(options: argparse.Namespace, name: str) -> 'Attribute':
   return attribute.fraction(options.fraction, seed=options.seed or 0)
 
 
-def _seed_of_nothing(options: argparse.Namespace) -> list[str]:
-  """The seed, where nothing is sampled here and no fraction is chosen."""
-  return ['seed'] if options.fraction is None else []
-
-
 def _sample_run(options: argparse.Namespace) -> None:
-  """Samples the models of a run with the prompts of any attribute, into a folder; continues."""
+  if not (options.config and options.workdir) or bool(options.attribute) != bool(options.output):
+    raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '
+                    '--attribute=A and --output=DIR; or --attribute=A and --output=FILE with '
+                    '--prompts-only, --pretrained=DIR or --endpoint=URL')
+  if not options.attribute:
+    refuse(options, *_READS['a run'][2:], 'rewordings', 'fraction', why='of a run needs '
+           '--attribute=A and --output=DIR; its own samples are those of its config '
+           '(--config.sample.samples=N)')
+    open_job(options).sample()
+    return
   from fairjax.run.job import sample_attribute
-  refuse(options, 'start', 'dtype', why='belongs to --pretrained=DIR')
   if pathlib.Path(options.output).is_file():
     raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
                     'file a model')
@@ -138,10 +148,7 @@ def _measure_it(path: object, options: argparse.Namespace) -> str:
 
 
 def _sample_pretrained(options: argparse.Namespace) -> None:
-  if options.config or options.workdir or options.prompts_only:
-    raise UserError('--pretrained takes no --config, --workdir or --prompts-only: leave them out')
-  if not options.attribute or not options.output:
-    raise UserError('sample --pretrained needs --attribute=A and --output=FILE')
+  require(options, 'sample --pretrained', 'attribute', 'output')
   join_processes(options)
   from fairjax.run.recorded import sample_pretrained
   log = print if processes.is_first() else lambda line: None
@@ -154,11 +161,7 @@ def _sample_pretrained(options: argparse.Namespace) -> None:
 
 
 def _sample_endpoint(options: argparse.Namespace) -> None:
-  """Asks an endpoint for continuations, into a file; continues."""
   require(options, 'sample --endpoint', 'model', 'attribute', 'output')
-  refuse(options, 'config', 'workdir', 'prompts-only', 'pretrained', 'start', 'sentence-end',
-         'batch-size', 'dtype', *_seed_of_nothing(options),
-         why='does nothing with --endpoint: leave it out')
   if options.instruction is not None and not options.chat:
     raise UserError('--instruction belongs to --chat')
   from fairjax.generate.endpoint import Endpoint, sample_endpoint
@@ -175,13 +178,10 @@ def _sample_endpoint(options: argparse.Namespace) -> None:
 
 
 def _write_prompts(options: argparse.Namespace) -> None:
-  """Writes the prompts of an attribute for another model."""
   if not options.output or bool(options.attribute) == bool(options.config):
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')
   from fairjax.generate.generations import write_prompts
-  refuse(options, *_OF_MODEL, *_seed_of_nothing(options),
-         why='belongs to what samples: --prompts-only writes prompts')
   attribute = _attribute(
     options, options.attribute or load_config(options.config, options.overrides).attribute)
   count = write_prompts(attribute, options.output, rewordings=options.rewordings)
@@ -191,33 +191,19 @@ def _write_prompts(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  if options.endpoint is None:
-    refuse(options, 'model', 'instruction', 'body', 'concurrency', 'price-in', 'price-out',
-           why='belongs to --endpoint=URL')
-  if options.chat and options.endpoint is None and options.pretrained is None:
-    raise UserError('--chat belongs to --pretrained=DIR and --endpoint=URL; a run has '
-                    'pretrained.chat')
-  of_run, of_attribute = (options.config and options.workdir,
-                          options.attribute and options.output)
-  if options.endpoint is not None:
-    _sample_endpoint(options)
-  elif options.pretrained is not None:
-    _sample_pretrained(options)
-  elif options.prompts_only:
-    _write_prompts(options)
-  elif of_run and of_attribute:
-    _sample_run(options)
-  elif of_run and not (options.attribute or options.output):
-    if options.rewordings or options.fraction is not None:
-      raise UserError('--rewordings and --fraction of a run need --attribute=A and --output=DIR; '
-                      'sample.rewordings=True in its config adds them to its own samples')
-    refuse(options, *_OF_MODEL, 'seed', why='of a run needs --attribute=A and --output=DIR; its '
-           'own samples are those of its config (--config.sample.samples=N)')
-    open_job(options).sample()
-  else:
-    raise UserError('sample needs --config=FILE and --workdir=DIR of a run, for other prompts with '
-                    '--attribute=A and --output=DIR; or --attribute=A and --output=FILE with '
-                    '--prompts-only, --pretrained=DIR or --endpoint=URL')
+  kind, sample = next(
+    (found for value, found in (
+      (options.endpoint, ('--endpoint', _sample_endpoint)),
+      (options.pretrained, ('--pretrained', _sample_pretrained)),
+      (options.prompts_only or None, ('--prompts-only', _write_prompts))) if value is not None),
+    ('a run', _sample_run))
+  for name in dict.fromkeys(name for names in _READS.values() for name in names):
+    if name not in _READS[kind]:
+      readers = [other for other, names in _READS.items() if name in names]
+      refuse(options, name, why=f"belongs to {' or '.join(readers)}; sample is of {kind} here")
+  if kind in ('--endpoint', '--prompts-only') and options.fraction is None:
+    refuse(options, 'seed', why=f'does nothing with {kind} but choose a --fraction: leave it out')
+  sample(options)
 
 
 # The verb `records`: generations in other forms.

@@ -8,10 +8,10 @@ import pathlib
 from typing import Any
 
 from fairjax.cli.measure_verbs import load_scorers
-from fairjax.cli.options import SCORERS, add_shared, field_values, positive, refuse
+from fairjax.cli.options import SCORERS, add_shared, field_values, place_of, positive, refuse
 from fairjax.cli.verb import Command, format_section, records_reader
 from fairjax.errors import UserError
-from fairjax.files import check_place, write_json
+from fairjax.files import write_json
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 def _import_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('sheets', nargs='+', metavar='FILE.csv')
   parser.add_argument('--key', metavar='FILE', required=True, help='of the export')
-  parser.add_argument('--output', metavar='FILE', required=True,
+  parser.add_argument('--output', metavar='FILE', required=True, type=place_of(folder=False),
                       help='JSON; as measures/human.json of a workdir it goes into the report')
   add_shared(parser.add_argument_group('scorers to compare with human sentiment'), *SCORERS)
   parser.add_argument('--similarity', action='append', default=[], metavar='NAME',
@@ -102,7 +102,6 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _format_export(key: dict[str, Any]) -> list[str]:
-  """What was exported, in lines."""
   lines = []
   for name, task in key['tasks'].items():
     loads = [len(items) for items in task['sheets'].values()]
@@ -127,7 +126,6 @@ def _import(options: argparse.Namespace) -> None:
   from fairjax.measure.human.sheets import load_key
   from fairjax.measure.similarity import load_encoder
   from fairjax.report.sections import human_section
-  output = check_place(options.output)
   key = load_key(options.key)
   scorers = load_scorers(options, options.key)
   result = human_measures(
@@ -135,11 +133,12 @@ def _import(options: argparse.Namespace) -> None:
     encoder=None if options.encoder is None else load_encoder(options.encoder),
     min_raters=options.min_raters, resamples=options.resamples, permutations=options.permutations,
     seed=options.seed)
-  if output.exists() and not _holds(output, result):  # people's work is not replaced
-    raise UserError(f'{output} exists and holds something else than this result: name another '
-                    'file, or remove it')
-  write_json(output, result)
-  print('\n'.join([*_format_left_out(result), format_section(human_section(result)), str(output)]))
+  if options.output.exists() and not _holds(options.output, result):  # people's work stays
+    raise UserError(f'{options.output} exists and holds something else than this result: name '
+                    'another file, or remove it')
+  write_json(options.output, result)
+  print('\n'.join([
+    *_format_left_out(result), format_section(human_section(result)), str(options.output)]))
 
 
 def _holds(path: pathlib.Path, result: dict[str, Any]) -> bool:
@@ -150,7 +149,6 @@ def _holds(path: pathlib.Path, result: dict[str, Any]) -> bool:
 
 
 def _format_left_out(result: dict[str, Any]) -> list[str]:
-  """What of the sheets was not used, in lines."""
   returned, places = result['returned'], result['returned']['unknown_item_places']
   lines = [f"left out: {returned['unknown_items']} rows of unknown items"
            + (f" ({', '.join(places)})" if places else '')

@@ -14,6 +14,7 @@ from fairjax.cli.options import (
   add_run_options,
   add_shared,
   not_negative,
+  of_records,
   place_of,
   refuse,
   require,
@@ -189,21 +190,10 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(options: argparse.Namespace) -> None:
-  if options.records:
-    if options.config or options.workdir:
-      raise UserError('measure: give --records, or --config and --workdir of a run, not both')
-    _measure_records(options)
-  elif not (options.config and options.workdir):
-    raise UserError('measure needs --records=FILE --attribute=A --scorer=S, or --config and '
-                    '--workdir of a run')
-  else:
-    refuse(options, *READING, *SCORERS, *CONTENT, 'attribute', 'keep', 'scored', 'permutations',
-           'seed', 'independent', 'json', 'output', why='belongs to --records: a run measures its '
-           'own samples, as its config says, and keeps what it finds in its workdir')
+  if not of_records(options, 'keep', 'scored', 'seed', 'json',
+                    needs='--attribute=A --scorer=S'):
     open_job(options).measure()
-
-
-def _measure_records(options: argparse.Namespace) -> None:
+    return
   from fairjax.api import measure_attributes
   from fairjax.counterfactual import load_attribute
   from fairjax.report import ModelRow
@@ -249,7 +239,6 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-  """Prints how many samples of a prefix an effect needs."""
   from fairjax.measure import model_scores, plan_samples
   from fairjax.measure.power import KINDS
   if options.records:
@@ -274,7 +263,6 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _format_plan(row: Mapping[str, Any]) -> str:
-  """One plan in a line."""
   kind = f"coupled, correlation {row['shared']:.2f}" if row['coupled'] else 'independent'
   found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
   # At level 0.05 of one test the limit is the 95th percentile; other tests have other limits.

@@ -214,6 +214,19 @@ def refuse(options: argparse.Namespace, *names: str, why: str) -> None:
       raise UserError(f'--{name} {why}')
 
 
+def of_records(options: argparse.Namespace, *names: str, needs: str) -> bool:
+  """Whether a verb works on `--records`; of a run it refuses the options that only they have."""
+  run = options.config, options.workdir
+  if any(run) if options.records else not all(run):
+    raise UserError(f'{options.verb} needs --records=FILE {needs}, or --config and --workdir of a '
+                    'run, not both')
+  if not options.records:
+    refuse(options, *READING, *SCORERS, *CONTENT, 'attribute', 'output', 'permutations',
+           'independent', *names, why='belongs to --records: a run is measured as its config says, '
+           'and what is found is in its workdir')
+  return bool(options.records)
+
+
 def require(options: argparse.Namespace, verb: str, *names: str) -> None:
   """Raises `UserError` with the options of these names that are missing or empty."""
   missing = [f'--{name}' for name in names if not getattr(options, name.replace('-', '_'))]

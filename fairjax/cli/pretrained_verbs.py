@@ -29,15 +29,9 @@ _RATE = between(0, 1)
 _SHARE = between(0, 1, ends='[)')
 
 
-def _add_integers(group: argparse._ActionsContainer, *options: tuple[str, int, str]) -> None:
-  """Adds options of positive numbers: name, default, help."""
-  for name, default, words in options:
-    group.add_argument(f"--{name.replace('_', '-')}", type=positive, default=default, help=words)
-
-
 def _add_sizes(group: argparse._ActionsContainer) -> None:
-  _add_integers(group, ('layers', 2, 'of a new model'), ('dim', 128, 'width of a new model'),
-                ('heads', 4, 'of a new model'))
+  for name, default, words in (('layers', 2, 'of'), ('dim', 128, 'width of'), ('heads', 4, 'of')):
+    group.add_argument(f'--{name}', type=positive, default=default, help=f'{words} a new model')
 
 
 def _check_sizes(options: argparse.Namespace, *more: str) -> None:
@@ -52,7 +46,8 @@ def _check_sizes(options: argparse.Namespace, *more: str) -> None:
 
 def _corpus_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--output', metavar='DIR', required=True, help='new folder')
-  _add_integers(parser, ('sentences', 40000, 'to learn; a twentieth more to validate'))
+  parser.add_argument('--sentences', type=positive, default=40000,
+                      help='to learn; a twentieth more to validate')
   parser.add_argument('--strength', type=between(0, 1, ends='[]'), default=1.0,
                       help='of the correlation, 0 to 1')
   add_shared(parser, 'seed')
@@ -86,7 +81,8 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
                      'default: a new one')
   model.add_argument('--kind', choices=('bert', 'albert'), default='bert', help='of a new model')
   _add_sizes(model)
-  _add_integers(model, ('vocab_size', 8000, 'word pieces of a new model'))
+  model.add_argument('--vocab-size', type=positive, default=8000,
+                     help='word pieces of a new model')
   model.add_argument('--embedding-dim', type=not_negative, default=0,
                      help='of a new ALBERT; 0: at most 128')
   model.add_argument('--hidden-dropout', type=_SHARE, help='default: of the checkpoint, or 0.1 '
@@ -220,7 +216,7 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--phrases', action='store_true', help='of trees, learn every phrase')
   parser.add_argument('--epochs', type=positive, help='default 8, with --init 3')
   parser.add_argument('--learning-rate', type=_RATE, help='default 5e-4, with --init 3e-5')
-  _add_integers(parser, ('batch_size', 32, 'texts'))
+  parser.add_argument('--batch-size', type=positive, default=32, help='texts')
   _add_sizes(parser)
   parser.add_argument('--vocab-size', type=at_least(6), default=8000,
                       help='word pieces of a new BERT')

@@ -19,6 +19,7 @@ from fairjax.cli.options import (
   add_shared,
   at_least,
   between,
+  of_records,
   place_of,
   refuse,
   require,
@@ -67,22 +68,9 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-  if options.records:
-    if options.config or options.workdir:
-      raise UserError('report: give --records, or --config and --workdir of a run, not both')
-    _report_records(options)
-  elif options.config and options.workdir:
-    refuse(options, *READING, *SCORERS, *CONTENT, 'attribute', 'output', 'baseline', 'permutations',
-           'independent', why='belongs to --records: a run is measured as its config says, and its '
-           'report is in its workdir')
+  if not of_records(options, 'baseline', needs='--attribute=A --scorer=S --output=DIR'):
     open_job(options).report()
-  else:
-    raise UserError('report needs --config and --workdir of a run; or --records=FILE '
-                    '--attribute=A --scorer=S --output=DIR')
-
-
-def _report_records(options: argparse.Namespace) -> None:
-  """Measures files of generations and writes their report."""
+    return
   from fairjax.counterfactual import load_attribute
   from fairjax.run.recorded import report_records
   require(options, 'report --records', 'attribute', 'scorer', 'output')
@@ -172,16 +160,13 @@ def _mitigations(options: argparse.Namespace) -> None:
 def _check_given(options: argparse.Namespace) -> None:
   """Reads the files that the options name, so that their errors come before the training."""
   from fairjax.gender.persons import names_from, read_professions, terms_from
-  from fairjax.gender.winogender import read_winogender
-  if options.names:
-    names_from(options.names)
-  if options.terms:
-    terms_from(options.terms)
+  from fairjax.gender.winogender import read_winogender, templates_file
+  names_from(options.names)
+  terms_from(options.terms)
   if options.winogender:
     read_winogender(options.winogender)
-    folder = pathlib.Path(options.winogender)
-    folder = folder if folder.is_dir() else folder.parent
-    options.professions = options.professions or str(folder / 'occupations-stats.tsv')
+    options.professions = options.professions or str(
+      templates_file(options.winogender).with_name('occupations-stats.tsv'))
   if options.professions:
     read_professions(options.professions)
 

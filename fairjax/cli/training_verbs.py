@@ -6,7 +6,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.options import add_run_options, add_shared, positive
+from fairjax.cli.options import add_run_options, add_shared, positive, refuse
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Command,
@@ -207,11 +207,8 @@ def _export(options: argparse.Namespace) -> None:
   if (form == 'published') != bool(config.pretrained.model):
     raise UserError(f'--form={form}: a run with pretrained.model has the form published, every '
                     'other run one of the others')
-  for name in {n for names in _OPTIONS_OF_FORM.values() for n in names}.difference(
-      _OPTIONS_OF_FORM[form]):
-    if getattr(options, name):
-      raise UserError(f'--{name} does not belong to --form={form}: leave it out, or name the other '
-                      '--form')
+  refuse(options, *(n for names in _OPTIONS_OF_FORM.values() for n in names
+                    if n not in _OPTIONS_OF_FORM[form]), why=f'does not belong to --form={form}')
   if (form == 'transformer-xl') != file:
     raise UserError(f'--output={options.output}: --form={form} writes ' + (
       'a folder: name one without .safetensors' if file else

@@ -75,11 +75,8 @@ def count_scorers(rows: Sequence[ModelRow]) -> int:
 
 
 def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
-  """The row with method 'baseline', None without one; several are a ValueError."""
-  found = [row for row in rows if row.method == 'baseline']
-  if len(found) > 1:
-    raise ValueError(f"several baselines: {', '.join(row.name for row in found)}")
-  return found[0] if found else None
+  """The row with method 'baseline', None without one."""
+  return next((row for row in rows if row.method == 'baseline'), None)
 
 
 def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
@@ -234,7 +231,6 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
 
 
 def _percent(value: float | None, base: float | None) -> float | None:
-  """Change in percent."""
   return None if value is None or not base else 100 * (value / base - 1)
 
 

@@ -16,6 +16,7 @@ from fairjax.report.document import span
 HUANG = 'Huang et al. 2020 (arXiv:1911.03064)'
 Config = Mapping[str, Any] | None  # the resolved configuration, None for records of other programs
 Words = str | Callable[[Sequence[ModelRow], Config], str]
+Found = Callable[[ModelRow, str | None], str | None]  # of a model by a scorer, or of no scorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class LedgerEntry:
   definition: str
   reading: Words  # what was taken where the paper leaves several
   alternatives: str  # other readings, and how to get them
-  where: str | None = None  # key of a scorer's or a row's measures; None for rules
+  here: Found  # what was found, in words
 
 
 def _text_reading(rows: Sequence[ModelRow], config: Config) -> str:
@@ -69,6 +70,48 @@ def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
   return ' '.join(words)
 
 
+def _estimate(key: str) -> Found:
+  """A metric of one scorer: value, floor and n."""
+  def words(row, scorer):
+    if (found := row.estimate(scorer, key)) is None:
+      return None
+    count = f", {found['count']} a template" if 'count' in found else ''
+    return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "
+            f"n = {span(found['n_min'], found['n_max'])}{count}")
+
+  return words
+
+
+def _pairs_below(row: ModelRow, scorer: str | None) -> str | None:
+  found = row.estimate(scorer, 'individual_fairness')
+  return None if found is None else ', '.join(
+    f'{100 * share:.1f} % ' + ('within noise' if name == 'floor' else f'below {name}')
+    for name, share in found['pairs_below'].items())
+
+
+def _measured(words: Callable[[Mapping[str, Any]], str], key: str = '') -> Found:
+  """What the measures of a model, or those of one key, say whatever the scorer."""
+  def found(row, scorer):
+    measures = row.content(key) if key else row.measures
+    # Continuations without words have no divergence.
+    return None if scorer or not measures or measures.get('value', 0) is None else words(measures)
+
+  return found
+
+
+def _perplexity(row: ModelRow, scorer: str | None) -> str | None:
+  parts = [f"{name} {p['word']:.2f} on {p['tokens']:,} tokens, {p['words']:,} words"
+           for name, p in (('PPL', row.perplexity), ('PPL_s', row.subset_perplexity))
+           if scorer is None and p is not None and p['word'] is not None]
+  return '; '.join(parts) or None
+
+
+def _share(share: Mapping[str, Any]) -> str:
+  """A share with its interval and n."""
+  return (f"{100 * share['value']:.1f} % (95 %: {100 * share['low']:.1f} to "
+          f"{100 * share['high']:.1f}), n = {share['n']:,}")
+
+
 ENTRIES = (
   LedgerEntry(
     'H-05', 'Individual fairness, I.F.', HUANG, 'section 3, Eq. 3',
@@ -78,18 +121,18 @@ ENTRIES = (
     'genders: Eq. 3 ranges over every value.',
     'For attributes with subgroups of several values, pairs across and within subgroups are '
     'reported beside it (names: cross-gender, and within-gender as control).',
-    'individual_fairness'),
+    _estimate('individual_fairness')),
   LedgerEntry(
     'H-05x', 'I.F. across subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
     'Eq. 3 over the pairs of values of different subgroups (names: 289 cross-gender pairs).',
     'A reading of Eq. 3 in which the subgroup, not the value, is the sensitive attribute.',
-    'I.F. over all pairs.', 'individual_fairness_cross_subgroup'),
+    'I.F. over all pairs.', _estimate('individual_fairness_cross_subgroup')),
   LedgerEntry(
     'H-05w', 'I.F. within subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
     'Eq. 3 over the pairs of values of one subgroup (names: 272 pairs): a control, what differs '
     'although the subgroup does not.',
     'The complement of I.F. across subgroups.', 'I.F. over all pairs.',
-    'individual_fairness_within_subgroup'),
+    _estimate('individual_fairness_within_subgroup')),
   LedgerEntry(
     'H-06', 'Group fairness, G.F.', HUANG, 'section 3, Eq. 4',
     'Mean Wasserstein-1 distance between each subgroup and the whole evaluation set; lower is '
@@ -97,18 +140,20 @@ ENTRIES = (
     'The whole set includes the subgroup; samples of all templates are pooled with equal weight. '
     'Values without a subgroup of their own (countries, occupations) are one each; names have two.',
     'The set without the subgroup would give larger distances; it is not what Eq. 4 says.',
-    'group_fairness'),
+    _estimate('group_fairness')),
   LedgerEntry(
     'H-03', 'Wasserstein-1 distance, W1', HUANG, 'section 3, Eq. 1',
     'Mean over thresholds of the difference of the shares of samples above the threshold.',
     'Exact on the scores in [0, 1], for unequal sizes and ties; no binning. Scores in [-1, 1] '
-    'become (s + 1) / 2.', 'None.'),
+    'become (s + 1) / 2.', 'None.',
+    _measured(lambda m: f"{len(m['values'])} values, {len(m['templates'])} templates, "
+              f"n = {span(m['n']['min'], m['n']['max'])}")),
   LedgerEntry(
     'H-04', 'Counterfactually fair pairs', HUANG, 'section 3, Eq. 2',
     'Share of pairs of values and templates whose distance is below a threshold.',
     "The paper gives no threshold: a pair's own floor (at most it: within noise), 0.05 and 0.1 are "
     'reported.',
-    'Any other threshold, from the distances of all pairs in the measures.', 'pairs_below'),
+    'Any other threshold, from the distances of all pairs in the measures.', _pairs_below),
   LedgerEntry(
     'N-01', 'Noise floor', 'fairjax', 'permutation test',
     'Distribution of the same statistic after labels were exchanged: two finite samples of one '
@@ -117,23 +162,29 @@ ENTRIES = (
     'Labels are exchanged within the sample number when samples share their noise, over all '
     'samples of a template otherwise; never across templates. Pairs are corrected with Holm.',
     'A percentile bootstrap of W1 never contains 0 and is not offered. Samples that are not '
-    'coupled: --independent.'),
+    'coupled: --independent.',
+    _measured(lambda m: f"{m['permutations']:,} permutations, "
+              + ('within sample numbers' if m['coupled'] else 'free'))),
   LedgerEntry(
     'H-02', 'Scored text', HUANG, 'Figure 1',
     'What the scorer reads of a sample.',
     _text_reading, 'With the prefix or without it (--scored); another end: sample.sentence_end, '
-    'sample.max_new_tokens.'),
+    'sample.max_new_tokens.',
+    _measured(lambda m: f"{m['scored_text']}, {m['records']:,} records, "
+              f"{m['empty_continuations']:,} empty")),
   LedgerEntry(
     'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
     'Exponential of the mean negative log-likelihood on the test set (PPL) and on its documents '
     'with a sensitive token (PPL_s); lower is better.',
     _memory_reading, 'Per token (in brackets) and bits per byte; measure.eval_memory_len.',
-    'perplexity'),
+    _perplexity),
   LedgerEntry(
     'H-28', 'S.S.c: mentions of the value', HUANG, 'section 5',
     'Share of continuations that mention the sensitive tokens; higher is more relevant.',
     'The value that the prefix holds, as a whole word in any case.',
-    'A mention of any value of the attribute: "any value" beside it.', 'semantic_similarity_c'),
+    'A mention of any value of the attribute: "any value" beside it.',
+    _measured(lambda m: f"{_share(m['conditioned'])}; any value {_share(m['any_value'])}",
+              'semantic_similarity_c')),
   LedgerEntry(
     'H-27', 'S.S.: semantic similarity', HUANG, 'section 5',
     'Share of continuations whose cosine with their prefix exceeds a threshold; higher is more '
@@ -141,7 +192,9 @@ ENTRIES = (
     'The paper takes 0.4 with the Universal Sentence Encoder. A threshold belongs to an encoder: '
     'the one used, its threshold and where that comes from are named, with the mean cosine.',
     'Another encoder (measure.encoder) or threshold (measure.similarity_threshold: given, or '
-    "calibrated to the baseline's cosines).", 'semantic_similarity'),
+    "calibrated to the baseline's cosines).",
+    _measured(lambda m: f"{_share(m)}, encoder {m['encoder']}, threshold {m['threshold']:.3f}",
+              'semantic_similarity')),
   LedgerEntry(
     'H-37', 'Distinct words', HUANG, 'appendix C.8, Table 10',
     'Words with the largest ratio p(w | a) / p(w | other); over all words, the Jensen-Shannon '
@@ -150,91 +203,34 @@ ENTRIES = (
     'has fewer than five times are left out. Words are split at white space and keep their '
     'punctuation.',
     "The divergence has a floor of its own by permutation; the paper's table shows the top words "
-    'only.', 'distinct_word_divergence'),
+    'only.',
+    _measured(lambda m: f"{format_estimate(m, unit='bits')}; expected by chance "
+              f"{m['null_mean']:.4f}", 'distinct_word_divergence')),
   LedgerEntry(
     'N-02', 'KL of the next token', 'fairjax', 'mean over templates and pairs of values',
     'Kullback-Leibler divergence of the next-token distribution between two values of a template; '
     'near 0 the model ignores the value.',
     'Read from the model itself, so only where the model is at hand: by fairjax sample, which '
     'keeps it beside the records.',
-    'None for records that other programs sampled.', 'next_token_divergence'),
+    'None for records that other programs sampled.',
+    _measured(lambda m: f"{m['kl']:.4f} nats", 'next_token_divergence')),
   LedgerEntry(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',
     _sampling_reading, 'Coupled: records whose sample numbers stand for shared noise. Independent: '
-    'records without sample numbers, or --independent.'),
+    'records without sample numbers, or --independent.',
+    _measured(lambda m: 'coupled' if m['coupled'] else 'not coupled')),
 )
 
 
 def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, Any]]:
   """The entries with what was found `here`: a list of `scorer` (None: of no scorer) and `words`."""
-  scorers = scorer_names(rows)
   result = []
   for entry in ENTRIES:
-    here = []
-    if entry.where is not None:
-      here = [{'scorer': scorer, 'words': f'{row.name}: {words}'}
-              for scorer in scorers for row in rows
-              if (words := _scored(row.scorer(scorer), entry.where)) is not None]
-      here += [{'scorer': None, 'words': f'{row.name}: {words}'} for row in rows
-               if (words := _unscored(row, entry.where)) is not None]
-    else:
-      here = [{'scorer': None, 'words': f'{row.name}: {_RULES[entry.id](row.measures)}'}
-              for row in rows if row.measures]
+    here = [{'scorer': scorer, 'words': f'{row.name}: {words}'}
+            for scorer in (*scorer_names(rows), None) for row in rows
+            if (words := entry.here(row, scorer)) is not None]
     found = {f.name: value(rows, config) if callable(value := getattr(entry, f.name)) else value
-             for f in dataclasses.fields(entry) if f.name != 'where'}
+             for f in dataclasses.fields(entry) if f.name != 'here'}
     result.append(found | {'here': here or [{'scorer': None, 'words': 'Not measured here.'}]})
   return result
-
-
-def _scored(measures: Mapping[str, Any] | None, key: str) -> str | None:
-  """A metric of one scorer in words: value, floor and n."""
-  if measures is None:
-    return None
-  if key == 'pairs_below':
-    return ', '.join(f'{100 * share:.1f} % ' + ('within noise' if name == 'floor'
-                                                else f'below {name}')
-                     for name, share in measures['individual_fairness'][key].items())
-  found = measures.get(key)
-  if found is None:
-    return None
-  n = span(found['n_min'], found['n_max'])
-  count = f", {found['count']} a template" if 'count' in found else ''
-  return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "
-          f"n = {n}{count}")
-
-
-def _unscored(row: ModelRow, key: str) -> str | None:
-  """A metric that needs no scorer, in words."""
-  if key == 'perplexity':
-    parts = [f"{name} {p['word']:.2f} on {p['tokens']:,} tokens, {p['words']:,} words"
-             for name, p in (('PPL', row.perplexity), ('PPL_s', row.subset_perplexity))
-             if p is not None and p['word'] is not None]
-    return '; '.join(parts) or None
-  found = row.content(key)
-  if key == 'next_token_divergence' and found is not None:
-    return f"{found['kl']:.4f} nats"
-  if key == 'distinct_word_divergence' and found is not None and found['value'] is not None:
-    return f"{format_estimate(found, unit='bits')}; expected by chance {found['null_mean']:.4f}"
-  if key == 'semantic_similarity' and found is not None:
-    return f"{_share(found)}, encoder {found['encoder']}, threshold {found['threshold']:.3f}"
-  if key == 'semantic_similarity_c' and row.measures is not None:
-    return f"{_share(row.relevance())}; any value {_share(row.relevance('any_value'))}"
-  return None
-
-
-def _share(share: Mapping[str, Any]) -> str:
-  """A share with its interval and n."""
-  return (f"{100 * share['value']:.1f} % (95 %: {100 * share['low']:.1f} to "
-          f"{100 * share['high']:.1f}), n = {share['n']:,}")
-
-
-# What was found of an entry without numbers: measures of a model in words.
-_RULES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-  'H-03': lambda m: (f"{len(m['values'])} values, {len(m['templates'])} templates, "
-                     f"n = {span(m['n']['min'], m['n']['max'])}"),
-  'N-01': lambda m: (f"{m['permutations']:,} permutations, "
-                     + ('within sample numbers' if m['coupled'] else 'free')),
-  'H-02': lambda m: (f"{m['scored_text']}, {m['records']:,} records, "
-                     f"{m['empty_continuations']:,} empty"),
-  'H-13': lambda m: 'coupled' if m['coupled'] else 'not coupled'}

@@ -57,8 +57,13 @@ def plot_fairness(
         _fairness_panel(axis, by_panel.get(panel, [None] * len(models)), models, methods, colours)
         axis.set_title(f'{panel}, {plain(title)}')
       row[0].set_ylabel('Wasserstein-1 distance')
-    handles, labels = _floor_legend()
-    figure.legend(handles, labels, loc='outside lower center', frameon=False,
+    plt = pyplot()
+    handles = {
+      'up to the floor (95th percentile by chance)': plt.Rectangle((0, 0), 1, 1, **FLOOR),
+      'expected by chance': plt.Line2D([], [], color='black', linewidth=1),
+      'standard error': plt.Line2D([], [], color='black', marker='|', linestyle='none',
+                                   markersize=9)}
+    figure.legend(handles.values(), handles.keys(), loc='outside lower center', frameon=False,
                   ncols=3 if figure.get_figwidth() > 6.5 else 1)
     return save_figure(figure, path)
 
@@ -170,12 +175,12 @@ _WATCHED = ('loss', 'fairness_loss', 'cosine', 'kl', 'accuracy', 'f1', 'perplexi
 
 def plot_curves(
   path: str | os.PathLike, *, title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]],
-  methods: Mapping[str, str] | None = None,
+  methods: Mapping[str, str],
 ) -> list[pathlib.Path]:
   """Training curves: one line per run, one panel per metric of the most important that change.
 
   `runs`: name of a run -> lines of its `metrics.jsonl`; values that are not finite numbers are gaps
-  in the line. `methods`: name of a run -> its method, for the colour.
+  in the line. `methods`: name of a run -> its method, for the colour (else of its own).
   """
   plt = pyplot()
   found: dict[str, set[float]] = {}
@@ -183,8 +188,6 @@ def plot_curves(
     for key, value in line.items():
       if key not in ('step', 'kind', 'crc32') and is_number(value):
         found.setdefault(key, set()).add(value)
-  if not found:
-    raise ValueError(f'no metric to draw in {title}')
 
   def place(name):  # constants last
     kind = name.partition('/')[0]
@@ -193,7 +196,7 @@ def plot_curves(
   names = sorted(found, key=place)[:MOST_PANELS]
   columns = min(2, len(names))
   rows = math.ceil(len(names) / columns)
-  methods = {run: (methods or {}).get(run, run) for run in runs}
+  methods = {run: methods.get(run, run) for run in runs}
   palette = _colours(list(methods.values()))
   colours, dashes, drawn = {}, {}, []
   for run, method in methods.items():
@@ -280,15 +283,6 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
   axis.set_yticks([t for t in axis.get_yticks() if 0 <= t <= most])
   axis.grid(color='#E5E5E5', linewidth=0.6)
   return handles
-
-
-def _floor_legend() -> tuple[list, list[str]]:
-  """Legend entries of the floor and the whisker."""
-  from matplotlib.lines import Line2D
-  band = pyplot().Rectangle((0, 0), 1, 1, **FLOOR)
-  return ([band, Line2D([], [], color='black', linewidth=1),
-           Line2D([], [], color='black', marker='|', linestyle='none', markersize=9)],
-          ['up to the floor (95th percentile by chance)', 'expected by chance', 'standard error'])
 
 
 _LABEL_PLACES = (

@@ -37,7 +37,6 @@ class Distributions:
   """Distributions and sentences of one model."""
 
   values: tuple[str, ...]  # [A] names
-  templates: tuple[int | str, ...]  # [M] labels
   prefixes: str  # SHA-256 of all prefixes: equal for records that answer the same prompts
   # [M][k] sample numbers, drawn with equal noise for every value; None: samples are not coupled
   numbers: list[list[int]] | None
@@ -109,7 +108,7 @@ def collect_distributions(
                for row in index]
     errors[name] = np.sqrt(np.sum(squares, 0)) / len(index)
   return Distributions(
-    values=names, templates=generations.templates,
+    values=names,
     prefixes=hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest(), numbers=numbers,
     texts=[[[(generations.prefixes[i], generations.continuations[i]) for i in c] for c in row]
            for row in kept],
@@ -125,8 +124,7 @@ _UNSAFE = re.compile('[<>&\u2028\u2029\ud800-\udfff]')
 
 
 def make_page(
-  document: Document, rows: Sequence[ModelRow], distributions: Mapping[str, Distributions], *,
-  most_bytes: int = MOST_BYTES,
+  document: Document, rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]
 ) -> str:
   """Makes the page, without what makes it too large."""
   # Sentences go first, those with the largest sample numbers; then pairs of values, those with the
@@ -149,7 +147,7 @@ def make_page(
   sizes += [(len(order) >> halved, 1) for halved in range(1, len(order).bit_length())]
   for pairs, samples in [*sizes, (1, 0)]:
     text = page(pairs, samples)
-    if len(text.encode('utf-8')) <= most_bytes:
+    if len(text.encode('utf-8')) <= MOST_BYTES:
       break
   return text
 

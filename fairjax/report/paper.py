@@ -352,7 +352,6 @@ def _pairs(choices: Choices, runs: Sequence[PaperRun], usual: Sequence[tuple[str
 
 
 def _records(run: PaperRun, model: str) -> Iterator[dict[str, Any]]:
-  """The records of a model."""
   run.row(model)
   path = run.report / 'generations' / model / f'{run.attribute}.jsonl.gz'
   if not path.is_file():

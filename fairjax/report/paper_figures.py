@@ -164,6 +164,5 @@ def _check(scorers: Sequence[str], rows: Sequence[ModelRow]) -> None:
 
 
 def _truncated(mean: float, sigma: float):
-  """A Gaussian truncated to [0, 1]."""
   from scipy.stats import truncnorm
   return truncnorm(-mean / sigma, (1 - mean) / sigma, loc=mean, scale=sigma)

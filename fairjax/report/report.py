@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairjax.errors import UserError
 from fairjax.files import atomic_write, installed_versions, write_json
 from fairjax.measure.estimates import verdict
 from fairjax.report import comparison, figures, sections
@@ -32,7 +33,7 @@ from fairjax.report.document import (
   Text,
 )
 from fairjax.report.page import Distributions, make_page
-from fairjax.report.sections import RELEVANCE, PairedSample, select_model
+from fairjax.report.sections import PairedSample
 
 Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
@@ -53,7 +54,8 @@ def write_report(
   Args:
     directory: where `index.html`, `report.md`, its short form `summary.md`, `report.json`,
       `figures/*.png` and `*.svg` go.
-    rows: the models, in the order to show; at most one has method 'baseline'.
+    rows: the models, at least one, in the order to show: names differ, values and templates do
+      not, at most one has method 'baseline'.
     attribute: name of the sensitive attribute.
     config: resolved configuration, JSON types.
     seeds: purpose -> seed.
@@ -70,18 +72,7 @@ def write_report(
 
   Returns:
     The path of `report.md`.
-
-  Raises:
-    ValueError: no row, several baselines, two rows of one name, or rows that were measured on
-      other values or templates.
   """
-  names = [row.name for row in rows]
-  if not rows or len(set(names)) < len(names):
-    raise ValueError(f'a report needs models with distinct names, not {names}')
-  shapes = {str((row.measures['values'], row.measures['templates'])) for row in rows
-            if row.measures}
-  if len(shapes) > 1:
-    raise ValueError('models of one report need the same values and templates')
   directory, distributions, seeds, curves = (
     pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
   versions = installed_versions() if versions is None else versions
@@ -152,12 +143,10 @@ def write_report(
 
 def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:
   """The selection of a model; None without a baseline or candidates, or nothing to judge by."""
-  baseline = baseline_of(rows)
-  measures = [comparison.relevance_measure(baseline, name) for name in RELEVANCE if baseline]
-  if not any(m and m['value'] > 0 for m in measures) or not any(
-      r.is_candidate and r.measures for r in rows):
+  try:
+    return sections.select_model(rows, share=share)
+  except UserError:
     return None
-  return select_model(rows, share=share)
 
 
 def _of_kind(drawn: Sequence[Figure], kind: str) -> list[Figure]:
@@ -284,12 +273,10 @@ def _draw(
       directory / f'tradeoff-{_file_name(scorer)}', panels=panels, scorer=scorer))
   methods = {row.name: row.method for row in rows} | {'f_sh': 'sentiment'}
   for stage, runs in curves.items():
-    if any(lines for lines in runs.values()):
-      draw(f'Training curves, {stage}', figures.plot_curves(
-        directory / f'curves-{_file_name(stage)}', title=stage, runs=runs, methods=methods))
+    draw(f'Training curves, {stage}', figures.plot_curves(
+      directory / f'curves-{_file_name(stage)}', title=stage, runs=runs, methods=methods))
   return drawn
 
 
 def _file_name(text: str) -> str:
-  """Text as part of a file name."""
   return re.sub(r'[^A-Za-z0-9-]+', '-', text)
