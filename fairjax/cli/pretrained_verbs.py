@@ -70,7 +70,8 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
   data.add_argument('--text-field', default='text', metavar='NAME', help='see --layout')
   data.add_argument('--rows', choices=('packed', 'sentence'), default='packed',
                     help='as many sentences in a row as fit, or one')
-  data.add_argument('--max-length', type=at_least(8), default=128, help='pieces of a row')
+  data.add_argument('--max-length', type=at_least(8), help='pieces of a row; default 128, with '
+                    '--init at most what the model reads')
   data.add_argument('--cda', choices=('one', 'two'), help='counterfactual data augmentation')
   add_shared(data, *SWAP)
   parser.set_defaults(name_gender='flip')
@@ -134,7 +135,7 @@ def _train(options: argparse.Namespace) -> None:
     'warmup_steps': options.steps // 10} | field_values(options, TrainConfig))
   card = train_on_text(
     corpus, pathlib.Path(options.workdir), init=options.init, rows=options.rows,
-    sizes=Sizes(**field_values(options, Sizes)),
+    sizes=Sizes(**field_values(options, Sizes)), max_length=options.max_length,
     settings=Settings(**field_values(options, Settings) | {'train': train}),
     mesh=MeshConfig(**field_values(options, MeshConfig, prefix='mesh_')),
     hidden_dropout=options.hidden_dropout, attention_dropout=options.attention_dropout,

@@ -30,10 +30,12 @@ from fairjax.model.decoder import DecoderConfig
 from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
   DECODERS,
+  IMAGES,
   decoder_class,
   read_decoder_config,
   tensor_parts,
   tensor_shapes,
+  text_config,
   to_decoder_params,
   to_decoder_tensor,
 )
@@ -358,7 +360,7 @@ def entries(arch: Architecture, head: str) -> list[Entry]:
 
 
 _WRAPPERS = ('_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module', '_forward_module')
-_BEFORE = (*_WRAPPERS, 'module', 'model', 'base_model', 'auto_model', 'transformer',
+_BEFORE = ('module', 'model', 'base_model', 'auto_model', 'transformer', 'language_model',
            *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
 
 
@@ -368,13 +370,16 @@ def _plain_names(tensors: Mapping[str, _T], prefix: str, where: str
   plain: dict[str, _T] = {}
   taken: collections.Counter[str] = collections.Counter()
   for name, tensor in tensors.items():
-    parts, own = [part for part in name.split('.') if part not in _WRAPPERS], ''
-    while len(parts) > 1 and parts[0] in _BEFORE:
-      own = prefix if f'{parts[0]}.' == prefix else own
-      parts = parts[1:]
-    bare = '.'.join(parts)
-    if own + bare != name:
-      taken[name.removesuffix(own + bare)] += 1
+    before: list[str] = []
+    parts: list[str] = []
+    for part in name.split('.'):
+      wraps = part in _WRAPPERS or part in _BEFORE and not parts
+      (before if wraps else parts).append(f'{part}.')
+    if prefix in before:
+      before.remove(prefix)
+    if before:
+      taken[''.join(before)] += 1
+    bare = ''.join(parts).removesuffix('.')
     for old, new in (('gamma', 'weight'), ('beta', 'bias')):  # of LayerNorm in old files
       bare = re.sub(rf'(LayerNorm|layer_norm)\.{old}$', rf'\1.{new}', bare)
     if bare in plain:
@@ -432,8 +437,10 @@ def _decoder_params(tensors, arch: DecoderConfig, kind: str, where: str, dtype, 
   plain, ignored, lines = _checked_tensors(
     tensors, {name.removeprefix(prefix): shape for name, shape in shapes.items()}, copies,
     _Expected(kind, arch.num_layers, prefix,
-              r'h\.\d+\.attn\.(bias|masked_bias)|.*rotary_emb\.inv_freq', 'lm',
+              rf'h\.\d+\.attn\.(bias|masked_bias)|.*rotary_emb\.inv_freq|{IMAGES}', 'lm',
               () if arch.tied else ('lm_head.weight',)), where)
+  if images := sum(re.fullmatch(IMAGES, name) is not None for name in ignored):
+    lines.append(f'{where}: its {images} tensors for images are left out, its text decoder is read')
   return to_decoder_params({name: plain[name.removeprefix(prefix)] for name in shapes}, arch,
                            dtype=dtype, shardings=shardings), ignored, lines
 
@@ -835,7 +842,7 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
   if (found / peft_files.CONFIG).is_file():
     lines.append(f'{found} holds an adapter besides the model, which is not added to it: give the '
                  'adapter a folder without config.json if it is meant')
-  config = read_json(path)
+  config = text_config(read_json(path), where=str(path))
   kind = recognise(config, where=str(path))
   if not config.get('model_type'):
     lines.append(f'{path} has no model_type: it is read as {kind}, by the names of its fields')

@@ -42,6 +42,26 @@ _REQUIRED = {
   'use_bidirectional_attention': False}
 
 
+# What the text_config of a Gemma 3 with images leaves out has the default of transformers' class.
+_GEMMA3 = {
+  'vocab_size': 262208, 'num_attention_heads': 8, 'num_key_value_heads': 4, 'head_dim': 256,
+  'max_position_embeddings': 131072, 'rms_norm_eps': 1e-6, 'query_pre_attn_scalar': 256,
+  'hidden_activation': 'gelu_pytorch_tanh'}
+IMAGES = r'(vision_tower|multi_modal_projector)\..*'
+"""Pattern of the tensors of a Gemma 3 that only images need."""
+
+
+def text_config(content: dict[str, Any], *, where: str) -> dict[str, Any]:
+  """Of a Gemma 3 with images the config of its text decoder; any other config as it is."""
+  if content.get('model_type') != 'gemma3':
+    return content
+  text = content.get('text_config')
+  if not isinstance(text, dict):
+    raise UserError(f'{where} has no text_config: take the config.json of the model')
+  own = {name: value for name, value in content.items() if value is not None}
+  return _GEMMA3 | text | own | {'model_type': 'gemma3_text'}
+
+
 def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json') -> DecoderConfig:
   """Turns a published config.json, of transformers 4 or 5, into the switches of the model."""
   family = content.get('model_type')

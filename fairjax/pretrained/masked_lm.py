@@ -132,7 +132,7 @@ class Sizes:
   dim: int
   heads: int
   vocab_size: int  # most word pieces, special ones included
-  max_length: int  # tokens that the model can read
+  max_length: int = 128  # tokens that the model can read
   embedding_dim: int = 0  # of an ALBERT; 0: `dim`, but at most 128
 
 
@@ -219,7 +219,7 @@ def train_masked(
   plan = json.loads(json.dumps({
     'settings': settings.identity(), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'valid': valid.digest, 'source': source}))
-  _check(start, settings, mesh)
+  check_fit(start, settings, mesh)
   run = _Run(start, train, valid, settings, mesh)
   lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
   with lock:
@@ -312,7 +312,7 @@ class _Run:
     return {'loss': nats / count, 'accuracy': right / count, 'places': count}
 
 
-def _check(start: Start, settings: Settings, mesh: Mesh) -> None:
+def check_fit(start: Start, settings: Settings, mesh: Mesh) -> None:
   """Raises `UserError` where model, settings and devices do not fit."""
   parse_freeze(settings.freeze, start.arch)
   check_mesh(start.params, start.arch, mesh)

@@ -433,9 +433,9 @@ def export_published(
   source, done = job.published.source, read_done(found.directory)
   files, rows = open_model(source), measured_rows(job, found)
   assert done is not None
-  if adapter and (dtype or files.gguf or files.adapter):
-    raise UserError('--adapter writes float32 for a base in safetensors: leave out --dtype; the '
-                    'whole model is written without --adapter')
+  if adapter and (dtype or files.gguf or files.adapter or 'text_config' in files.config):
+    raise UserError('--adapter writes float32 for a base in safetensors that reads text alone: '
+                    'leave out --dtype; the whole model is written without --adapter')
   front = front_matter(
     rows, languages=languages, license=license, datasets=datasets,
     library='peft' if adapter else 'transformers', base=_hub_name(source))

@@ -13,8 +13,8 @@ from fairjax.pretrained.masked_lm import (
   PLAN,
   Settings,
   Sizes,
+  check_fit,
   check_free,
-  check_mesh,
   from_checkpoint,
   from_vocabulary,
   make_mesh,
@@ -31,8 +31,8 @@ Log = Callable[[str], None]
 
 def train_on_text(
   corpus: SentenceCorpus, workdir: pathlib.Path, *, init: str | None, sizes: Sizes,
-  settings: Settings, mesh: MeshConfig, rows: str, hidden_dropout: float | None = None,
-  attention_dropout: float | None = None, log: Log,
+  settings: Settings, mesh: MeshConfig, rows: str, max_length: int | None = None,
+  hidden_dropout: float | None = None, attention_dropout: float | None = None, log: Log,
 ) -> dict[str, Any]:
   """Trains a masked language model on a text; the same call continues it."""
   # The first of several processes prepares the text and writes the model; all train.
@@ -41,7 +41,10 @@ def train_on_text(
   devices = make_mesh(mesh, field='--mesh.')
   start = from_checkpoint(init, log=log) if init else None
   if start is not None:
-    check_mesh(start.params, start.arch, devices)
+    if max_length is not None and max_length > start.max_length:
+      raise UserError(f'--max-length={max_length} is too much: {init} reads '
+                      f'{start.max_length} tokens')
+    check_fit(start, settings, devices)
   if not (workdir / PLAN).is_file():
     check_free(workdir, option='--workdir')
   if processes.is_first():

@@ -114,6 +114,31 @@ def test_names_copies_and_buffers_are_kept(make, tmp_path):
     open_model(folder).write(large, out, dtype='float16')
 
 
+@pytest.mark.parametrize(('text', 'above'), [
+  ('language_model.model.', ''), ('model.language_model.', 'model.')])
+def test_the_text_decoder_of_a_gemma_3_with_images_is_read_and_written(
+    text, above, make, tmp_path, capsys):
+  """As published, and as transformers 5 has it in memory."""
+  folder, out = make('gemma3'), tmp_path / 'out'
+  out.mkdir()
+  wanted = load_pretrained(folder, 'lm')
+  tensors = {f'{above}{name}': np.ones((2, 3), np.float32) for name in (
+    'vision_tower.vision_model.encoder.layers.0.self_attn.q_proj.weight',
+    'multi_modal_projector.mm_input_projection_weight')}
+  tensors |= {name.replace('model.', text, 1): x for name, x in stored(folder).items()}
+  save_file(tensors, folder / 'model.safetensors')
+  rewrite(folder / 'config.json', lambda config: {
+    'model_type': 'gemma3', 'eos_token_id': [2, 3], 'vision_config': {}, 'text_config': {
+      field: value for field, value in config.items() if field != 'hidden_activation'}})
+  model = load_pretrained(folder, 'lm')
+  same(model.params, wanted.params)
+  assert model.arch == wanted.arch and model.vocabulary().end_ids == (3,)
+  assert 'its 2 tensors for images are left out' in capsys.readouterr().err
+  model.files.write(model.params, out)
+  same(stored(out), tensors)
+  assert (out / 'config.json').read_bytes() == (folder / 'config.json').read_bytes()
+
+
 @pytest.mark.parametrize('name', ['llama3', 'gemma3', 'qwen2'])
 def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, capsys):
   folder, out = make(name, begins=name != 'qwen2'), tmp_path / 'x.jsonl'

@@ -162,8 +162,10 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
       same = np.array_equal(array, after.params[group][name])
       assert same == (group in ('embeddings', 'projection')), (group, name)
   assert (second / 'tokenizer.json').read_bytes() == (first / 'tokenizer.json').read_bytes()
-  assert train(text, tmp_path / 'x', f'--init={first}', '--freeze=1', sizes=()) == 2
-  assert 'share their parameters' in capsys.readouterr().err
+  for more, words in (('--freeze=1', 'share their parameters'),
+                      ('--max_length=17', '--max-length=17 is too much')):
+    assert train(text, tmp_path / 'x', f'--init={first}', more, sizes=()) == 2
+    assert words in capsys.readouterr().err and not (tmp_path / 'x').exists()
 
 
 def test_updates_that_are_not_finite_are_skipped_counted_and_end_it(text, tmp_path, monkeypatch,
