@@ -138,7 +138,8 @@ def cda_documents(
     counts['cda_documents'] += len(documents) - (data.cda == 'two')
     yield from documents
   counts.update(cda_neutral_left_out=found.dropped, cda_swaps=found.swaps,
-                cda_kept=sum(found.kept.values()), cda_mixed_case=found.mixed_case)
+                cda_kept=sum(found.kept.values()), cda_mixed_case=found.mixed_case,
+                cda_pairs_female_first=len(swap.pairs.turned) if swap.pairs else 0)
 
 
 def augment_file(

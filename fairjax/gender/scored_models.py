@@ -33,6 +33,7 @@ from fairjax.pretrained import (
   open_model,
 )
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
+from fairjax.pretrained.masked_rows import special_tokens
 from fairjax.pretrained.models import wide
 from fairjax.vocabulary import Vocabulary
 
@@ -68,7 +69,7 @@ class Scorable(Protocol):
   truncated: int = 0  # texts given to `features` so far that lost their end
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
-    """The `top` likeliest single pieces in the blank of each text, best first.
+    """The `top` likeliest different texts of single pieces in the blank of each text, best first.
 
     A causal model reads a text up to its blank. Pieces without a text (padding, masks, unknown
     words) are never filled in; one that is only part of a word keeps the mark of its tokenizer,
@@ -123,12 +124,52 @@ def _checked(texts: Sequence[str], ids: Iterable[Sequence[int]], longest: int) -
   return rows
 
 
-def _likeliest(log_probs: jax.Array, never: np.ndarray, top: int) -> jax.Array:
-  """Ids of the best pieces: `[B, top]`."""
-  return jax.lax.top_k(log_probs.at[:, never].set(-jnp.inf), top)[1]
+class _Batched(Scorable):
+  """What both kinds share: functions of batches of ids, each compiled once, and what may be filled.
+
+  `texts` are those of the pieces by id, '' of those that are never filled in. Pieces with one text,
+  e.g. with and without a space before it, are one fill, as likely as the likeliest of them.
+  """
+
+  def __init__(self, params: Any, *, pad_id: int, texts: Sequence[str]):
+    self._params, self._pad_id = params, pad_id
+    numbers = {text: n for n, text in enumerate(dict.fromkeys(filter(None, texts)))}
+    self._fills = list(numbers)
+    # `[V]`; that of a piece without a text is out of range, so that its probability counts nowhere
+    self._fill_of = np.array([numbers.get(text, len(numbers)) for text in texts], np.int32)
+    self._best_of: dict[int, BatchRunner] = {}
+
+  def _hidden(self, params, ids, mask, packing) -> jax.Array:
+    """Last hidden states `[B, T, D]`."""
+    raise NotImplementedError
+
+  def _at_blank(self, params, ids, mask, packing) -> jax.Array:
+    """Log-probabilities `[B, V]` float32 of the pieces in the blank of each row."""
+    raise NotImplementedError
+
+  def _runner(self, function: Callable[..., jax.Array], *, per_token: bool = False) -> BatchRunner:
+    return BatchRunner(function, self._params, max_length=self.max_length, pad_id=self._pad_id,
+                       per_token=per_token)
+
+  def _best(self, ids: Sequence[np.ndarray], top: int) -> list[list[str]]:
+    """The likeliest fills of each row."""
+    top = min(top, len(self._fills))
+    if top not in self._best_of:
+      self._best_of[top] = self._runner(lambda *given: jax.lax.top_k(jax.ops.segment_max(
+        self._at_blank(*given).T, self._fill_of, num_segments=len(self._fills)).T, top)[1])
+    return [[self._fills[i] for i in row] for row in self._best_of[top](ids).tolist()]
+
+  @functools.cached_property
+  def _states(self) -> BatchRunner:
+    return self._runner(self._hidden, per_token=True)
+
+  @functools.cached_property
+  def _pooled(self) -> BatchRunner:
+    return self._runner(lambda params, ids, mask, packing: mean_pool(
+      self._hidden(params, ids, mask, packing), mask))
 
 
-class CausalModel(Scorable):
+class CausalModel(_Batched):
   """A model that reads from left to right: a published decoder, or one trained here."""
 
   kind = 'causal'
@@ -144,17 +185,14 @@ class CausalModel(Scorable):
     whose columns beyond `vocabulary.size` are padding.
     """
     self.name, self.fingerprint, self.max_length = name, fingerprint, max_length
-    self._vocabulary, self._params = vocabulary, params
-    self._runners: dict[int, BatchRunner] = {}
-    self._hidden_of, self._logits_of = hidden, logits
-    self._unknown = vocabulary.unk_id
+    self._vocabulary, self._hidden_of, self._logits_of = vocabulary, hidden, logits
+    texts = ['' if i == vocabulary.unk_id else surface.decode('utf-8', 'replace').strip()
+             for i, surface in enumerate(vocabulary.surfaces)]
+    super().__init__({'model': params}, pad_id=vocabulary.eos_id, texts=texts)
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
     """The best next tokens after the text before the blank."""
-    ids = self._encode([blank_parts(t)[0].rstrip() for t in texts])
-    surfaces = self._vocabulary.surfaces
-    found = self._best(min(top, self._vocabulary.size - len(self._no_fill)))(ids)
-    return [[surfaces[i].decode('utf-8', 'replace').strip() for i in row] for row in found.tolist()]
+    return self._best(self._encode([blank_parts(t)[0].rstrip() for t in texts]), top)
 
   def candidate_log_probs(
     self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -175,7 +213,7 @@ class CausalModel(Scorable):
     """Tokens of each word after "the"."""
     after = len(self._vocabulary.encode('the'))
     pieces = [self._vocabulary.encode(f'the {w}')[after:] for w in words]
-    return [0 if self._unknown in own else len(own) for own in pieces]
+    return [0 if self._vocabulary.unk_id in own else len(own) for own in pieces]
 
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
     """Last hidden states of every token."""
@@ -195,59 +233,33 @@ class CausalModel(Scorable):
   def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
     return _checked(texts, map(self._vocabulary.prompt_ids, texts), self.max_length)
 
-  def _runner(self, function: Callable[[Any, jax.Array, jax.Array], jax.Array], *,
-              per_token: bool = False) -> BatchRunner:
-    return BatchRunner(
-      lambda params, ids, mask, packing: function(params['model'], ids, mask),
-      {'model': self._params}, max_length=self.max_length, pad_id=self._vocabulary.eos_id,
-      per_token=per_token)
+  def _hidden(self, params, ids, mask, packing):
+    return self._hidden_of(params['model'], ids, mask)
 
-  def _best(self, top: int) -> BatchRunner:
-    never = self._no_fill
-
-    def best(params, ids, mask):
-      hidden = self._hidden_of(params, ids, mask)
-      last = jnp.take_along_axis(hidden, (mask.sum(axis=1) - 1)[:, None, None], axis=1)[:, 0]
-      return _likeliest(jax.nn.log_softmax(self._scores(params, last), axis=-1), never, top)
-
-    if top not in self._runners:
-      self._runners[top] = self._runner(best)
-    return self._runners[top]
-
-  @functools.cached_property
-  def _no_fill(self) -> np.ndarray:
-    """Ids without text (ends, padding of the table) and that of unknown words."""
-    return np.array([i for i, s in enumerate(self._vocabulary.surfaces)
-                     if not s.strip() or i == self._unknown], np.int32)
+  def _at_blank(self, params, ids, mask, packing):
+    hidden = self._hidden(params, ids, mask, packing)
+    last = jnp.take_along_axis(hidden, (mask.sum(axis=1) - 1)[:, None, None], axis=1)[:, 0]
+    return jax.nn.log_softmax(self._scores(params, last), axis=-1)
 
   def _scores(self, params: Any, hidden: jax.Array) -> jax.Array:
-    logits = self._logits_of(params, hidden)[..., :self._vocabulary.size]
+    logits = self._logits_of(params['model'], hidden)[..., :self._vocabulary.size]
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
   @functools.cached_property
   def _nll(self) -> BatchRunner:
-    def nll(params, ids, mask):
-      logits = self._scores(params, self._hidden_of(params, ids, mask))
+    def nll(params, ids, mask, packing):
+      logits = self._scores(params, self._hidden(params, ids, mask, packing))
       targets = jnp.roll(ids, -1, axis=1)  # the last one's is never read
       chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
       return jax.nn.logsumexp(logits, axis=-1) - chosen
 
     return self._runner(nll, per_token=True)
 
-  @functools.cached_property
-  def _states(self) -> BatchRunner:
-    return self._runner(self._hidden_of, per_token=True)
 
-  @functools.cached_property
-  def _pooled(self) -> BatchRunner:
-    return self._runner(lambda p, ids, mask: mean_pool(self._hidden_of(p, ids, mask), mask))
-
-
-_SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<pad>', '<unk>', '<s>', '</s>', '\u2581')
 _ROWS_AT_A_TIME = 256  # whole distributions over the vocabulary that are held at a time
 
 
-class MaskedModel(Scorable):
+class MaskedModel(_Batched):
   """BERT or ALBERT with its masked-language-model head; of head 'encoder' for features only."""
 
   kind = 'masked'
@@ -256,26 +268,22 @@ class MaskedModel(Scorable):
     self._model, self._tokenizer = model, model.tokenizer
     self.name = model.name
     self.fingerprint, self.max_length = model.fingerprint, model.max_length
-    self._runners: dict[int, BatchRunner] = {}
-    self._mask_id = self._tokenizer.token_to_id('[MASK]')
-    if self._mask_id is None:
-      raise UserError(f'{model.directory}: the tokenizer has no [MASK]')
-    if self._mask_id not in self._tokenizer.get_added_tokens_decoder():
+    pad_id, size = model.architecture.pad_id, model.arch.vocab_size
+    special = special_tokens(
+      self._tokenizer, pad_id=pad_id, where=str(model.directory), vocab_size=size)
+    self._mask_id, self._unknown_id = special.mask, special.unknown
+    self._mask = self._tokenizer.id_to_token(special.mask)
+    if special.mask not in self._tokenizer.get_added_tokens_decoder():
       # Some files list it as a word only: inside a text it would be taken apart. Where it is added
       # already it stays as it is: that of ALBERT takes the space before it, no piece of its own.
-      self._tokenizer.add_special_tokens(['[MASK]'])
-    added = self._tokenizer.get_added_tokens_decoder()
-    named = [i for i in map(self._tokenizer.token_to_id, _SPECIAL) if i is not None]
-    self._special = np.array(sorted({
-      *named, *(i for i, token in added.items() if token.special), *model.unused_ids}), np.int32)
-    self._unknown_ids = {self._tokenizer.token_to_id(t) for t in ('[UNK]', '<unk>')} - {None}
+      self._tokenizer.add_special_tokens([self._mask])
+    super().__init__(model.params, pad_id=pad_id, texts=[
+      '' if i in special.all else self._tokenizer.id_to_token(i).replace('\u2581', ' ').strip()
+      for i in range(size)])
 
   def fill(self, texts: Sequence[str], *, top: int) -> list[list[str]]:
     """The best pieces at a mask."""
-    ids = self._encode([fill_in(t, '[MASK]') for t in texts])
-    found = self._best(min(top, self._model.arch.vocab_size - len(self._special)))(ids)
-    return [[self._tokenizer.id_to_token(i).replace('\u2581', ' ').strip() for i in row]
-            for row in found.tolist()]
+    return self._best(self._encode([fill_in(t, self._mask) for t in texts]), top)
 
   def candidate_log_probs(
     self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -303,13 +311,13 @@ class MaskedModel(Scorable):
     """Pieces of each word after "the"."""
     encoded = self._tokenizer.encode_batch([f'the {w}' for w in words], add_special_tokens=False)
     first = len(self._tokenizer.encode('the', add_special_tokens=False).ids)
-    return [0 if self._unknown_ids & set(e.ids[first:]) else len(e.ids) - first for e in encoded]
+    return [0 if self._unknown_id in e.ids[first:] else len(e.ids) - first for e in encoded]
 
   def token_features(self, texts: Sequence[str]) -> list[TokenFeatures]:
     """Last hidden states of every piece."""
     ids = self._encode(texts)
     offsets = [np.array(e.offsets) for e in self._tokenizer.encode_batch(list(texts))]
-    return [TokenFeatures(h, o) for h, o in zip(self._hidden(ids), offsets, strict=True)]
+    return [TokenFeatures(h, o) for h, o in zip(self._states(ids), offsets, strict=True)]
 
   def features(self, texts: Sequence[str], *, max_length: int | None = None) -> np.ndarray:
     """Mean hidden states."""
@@ -335,38 +343,19 @@ class MaskedModel(Scorable):
       raise UserError(f'{word!r} in {text!r} has no token of its own')
     return ids, places
 
-  def _runner(self, function: Callable[..., jax.Array], *, per_token: bool = False) -> BatchRunner:
-    return BatchRunner(function, self._model.params, max_length=self.max_length,
-                       pad_id=self._model.architecture.pad_id, per_token=per_token)
-
-  def _states(self, params, ids, mask, packing):
+  def _hidden(self, params, ids, mask, packing):
     return encode(params, self._model.arch, ids, mask, packing=packing)
 
-  def _at_mask(self, params, ids, mask, packing):
-    """Log-probabilities `[B, V]` float32 at the first masked place."""
-    hidden = self._states(params, ids, mask, packing)
+  def _at_blank(self, params, ids, mask, packing):
+    """At the first masked place."""
+    hidden = self._hidden(params, ids, mask, packing)
     places = (ids == self._mask_id).argmax(axis=1)[:, None]
     return jax.nn.log_softmax(
       wide(mlm_logits(params, self._model.arch, hidden, places)[:, 0]), axis=-1)
 
   @functools.cached_property
   def _whole(self) -> BatchRunner:
-    return self._runner(self._at_mask)
-
-  def _best(self, top: int) -> BatchRunner:
-    if top not in self._runners:
-      self._runners[top] = self._runner(
-        lambda *given: _likeliest(self._at_mask(*given), self._special, top))
-    return self._runners[top]
-
-  @functools.cached_property
-  def _hidden(self) -> BatchRunner:
-    return self._runner(self._states, per_token=True)
-
-  @functools.cached_property
-  def _pooled(self) -> BatchRunner:
-    return self._runner(lambda p, ids, mask, packing: mean_pool(
-      self._states(p, ids, mask, packing), mask))
+    return self._runner(self._at_blank)
 
 
 def open_language_model(

@@ -61,6 +61,14 @@ def test_names_of_a_corpus(data, tmp_path):
   assert found[1] == 'She came from Bob.' and len(found) == 3
 
 
+def test_pairs_that_are_read_the_other_way_are_counted(data, tmp_path):
+  (tmp_path / 'pairs').write_text('she he\nher him\nking queen\n')
+  lines, fields = [], {'cda': 'two', 'cda_pairs': (str(tmp_path / 'pairs'),)}
+  prepare_data(Config(data=dataclasses.replace(data, **fields)), tmp_path / 'data',
+               attribute=COUNTRY, log=lines.append)
+  assert any('2 cda pairs female first' in line for line in lines)
+
+
 def test_prepared_data_are_others_and_say_so(data, tmp_path):
   lines, found = [], {}
   for sided in ('', 'one', 'two'):

@@ -83,11 +83,12 @@ def test_masked_fills_are_the_best_pieces_at_the_mask(masked):
   tokenizer = masked._tokenizer
   special = {tokenizer.token_to_id(t) for t in (
     '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<pad>', '<unk>')}
-  for text, fills in zip(TEXTS, masked.fill(TEXTS, top=3), strict=True):
+  for text, fills in zip(TEXTS, masked.fill(TEXTS, top=40), strict=True):
     ids = tokenizer.encode(fill_in(text, '[MASK]')).ids
     row = slow_mlm(masked, ids)[ids.index(masked._mask_id)]
-    best = [i for i in np.argsort(-row) if i not in special][:3]
-    assert fills == [tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip() for i in best]
+    words = [tokenizer.id_to_token(int(i)).replace('\u2581', ' ').strip()
+             for i in np.argsort(-row) if i not in special]
+    assert fills == list(dict.fromkeys(filter(None, words)))[:40]
 
 
 def test_the_mask_of_an_albert_takes_the_space_before_it(tmp_path):
@@ -102,8 +103,8 @@ def test_the_mask_of_an_albert_takes_the_space_before_it(tmp_path):
   tokens = model._tokenizer.encode(fill_in(TEXTS[1], '[MASK]')).tokens
   place = next(i for i, token in enumerate(tokens) if '[MASK]' in token)
   assert tokens[place - 1].strip('\u2581')  # the end of "was"
-  space = model._tokenizer.token_to_id('\u2581')
-  assert space is not None and space in model._special  # stands for no text: never a fill
+  assert model._tokenizer.token_to_id('\u2581') is not None
+  assert '' not in model.fill(TEXTS[1:], top=999)[0]  # which stands for no text: never a fill
 
 
 def test_masked_candidates_are_read_piece_by_piece(masked):
@@ -143,11 +144,13 @@ def test_causal_log_probs_are_sums_over_tokens(gpt2):
 
 
 def test_causal_fills_are_the_best_next_tokens(gpt2):
-  (fills,) = gpt2.fill(TEXTS[1:], top=3)
+  """A word that two tokens write, with and without a space before it, is one fill."""
+  (fills,) = gpt2.fill(TEXTS[1:], top=200)
   _, row = slow_gpt2(gpt2, 'The baker was')
-  surfaces = gpt2._vocabulary.surfaces
-  best = [i for i in np.argsort(-row[-1]) if surfaces[i].strip()][:3]
-  assert fills == [surfaces[i].decode('utf-8', 'replace').strip() for i in best]
+  words = [gpt2._vocabulary.surfaces[i].decode('utf-8', 'replace').strip()
+           for i in np.argsort(-row[-1])]
+  assert len(set(words[:200])) < 190
+  assert fills == list(dict.fromkeys(filter(None, words)))[:200]
 
 
 def test_a_model_trained_here(own):
