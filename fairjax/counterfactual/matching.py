@@ -13,7 +13,6 @@ A match (definition H-01; a "sensitive token" is one of phi(a)):
 
 import bisect
 import collections
-import dataclasses
 import functools
 import itertools
 import re
@@ -106,11 +105,8 @@ class TokenMatcher:
     `ids` `[n]` may hold any number of documents, each ended by eos; no match crosses an eos or pad.
     A memory map is read in blocks. Returns `[m, 3]` int32, in order: first id, id after the last,
     value index; and the number of matches that begin or end inside an id and are left out.
-    `ValueError` for 2^31 ids or more.
     """
     ids = np.asarray(ids)
-    if ids.ndim != 1 or len(ids) > np.iinfo(np.int32).max:
-      raise ValueError(f'ids must have one axis of at most 2^31 - 1 ids, not shape {ids.shape}')
     if not len(ids):
       return np.zeros((0, 3), np.int32), 0
     places = np.concatenate(
@@ -233,51 +229,40 @@ def _groups(places: np.ndarray, *, gap: int) -> list[list[int]]:
   return [g.tolist() for g in np.split(places, cuts)] if len(places) else []
 
 
-@dataclasses.dataclass(frozen=True)
 class Replacements:
-  """Ids of every value of an attribute, which replace those of a matched value."""
+  """Ids of every value of an attribute, which replace those of a matched value.
 
-  attribute: Attribute
-  word_pieces: tuple[tuple[int, ...], ...]  # by value, at the beginning of a word
-  inner_pieces: tuple[tuple[int, ...], ...]  # by value, elsewhere, e.g. after "("
-  starts_word: np.ndarray  # [V] bool, whether an id begins with a space; its replacement must too
-  unknown: tuple[int, ...]  # values with an unknown word, which cannot replace anything
+  `starts_word`, `[V]` bool: whether an id begins with a space; its replacement must too.
+  `unknown`: values with an unknown word, which cannot replace anything.
+  """
+
+  def __init__(self, attribute: Attribute, vocabulary: Vocabulary):
+    """Encodes every value once for the starts of words and once for other places."""
+    # The text before may be any, in the second case any that does not end in a space.
+    self._attribute, self._pieces = attribute, {
+      starts: [list(vocabulary.encode_as_continuation(v.text, before)) for v in attribute.values]
+      for starts, before in ((True, 'a '), (False, '('))}
+    self.starts_word = np.array(
+      [vocabulary.kind == 'word' or s.startswith(b' ') for s in vocabulary.surfaces])
+    self.unknown = tuple(
+      i for i, ids in enumerate(self._pieces[True]) if vocabulary.unk_id in ids)
+    self.fitting = functools.cache(self._fitting)
 
   def pieces(self, value_index: int, starts_word: bool) -> list[int]:
     """Ids of a value, for a place whose first id begins a word or does not."""
-    return list((self.word_pieces if starts_word else self.inner_pieces)[value_index])
+    return self._pieces[starts_word][value_index]
 
-  @functools.cached_property
-  def _fitting(self) -> dict:
-    return {}
-
-  def fitting(self, value_index: int, starts_word: bool, *, num_pieces: int) -> tuple[int, ...]:
+  def _fitting(self, value_index: int, starts_word: bool, *, num_pieces: int) -> tuple[int, ...]:
     """Values that may replace a value: of another subgroup, known, at most `num_pieces` ids."""
-    key = (value_index, starts_word, num_pieces)
-    if key not in self._fitting:
-      self._fitting[key] = tuple(
-        i for i in self.attribute.alternatives(value_index)
-        if i not in self.unknown and len(self.pieces(i, starts_word)) <= num_pieces)
-    return self._fitting[key]
+    return tuple(i for i in self._attribute.alternatives(value_index)
+                 if i not in self.unknown and len(self.pieces(i, starts_word)) <= num_pieces)
 
   def unusable(self, *, num_pieces: int) -> list[str]:
     """Formats a line for each value that never replaces another with P = `num_pieces`."""
     lines = []
-    for i, value in enumerate(self.attribute.values):
+    for i, value in enumerate(self._attribute.values):
       if i in self.unknown:
         lines.append(f"'{value.text}' is not in the vocabulary")
-      elif (length := len(self.word_pieces[i])) > num_pieces:
+      elif (length := len(self.pieces(i, True))) > num_pieces:
         lines.append(f"'{value.text}' is {length} pieces, more than {num_pieces}")
     return lines
-
-
-def replacement_pieces(attribute: Attribute, vocabulary: Vocabulary) -> Replacements:
-  """Encodes every value once for the starts of words and once for other places."""
-  # `after` may be any text, in the second case any that does not end in a space.
-  word = tuple(tuple(vocabulary.encode_as_continuation(v.text, 'a ')) for v in attribute.values)
-  inner = tuple(tuple(vocabulary.encode_as_continuation(v.text, '(')) for v in attribute.values)
-  is_word_list = vocabulary.kind == 'word'
-  return Replacements(
-    attribute=attribute, word_pieces=word, inner_pieces=inner,
-    starts_word=np.array([is_word_list or s.startswith(b' ') for s in vocabulary.surfaces]),
-    unknown=tuple(i for i, ids in enumerate(word) if vocabulary.unk_id in ids))

@@ -34,7 +34,7 @@ def train_batches(
   """Endless batches from a step on, each a function of (data, seed, step) only.
 
   inputs, targets: `[b, T]` int32; reset: `[b]` bool. With `branches` (`num_branches`,
-  `num_pieces`, `tail`) also the arrays of `choose_branches`, each with b in front. `shard`: (index,
+  `num_pieces`, `tail`) also the arrays of `BranchBuilder`, each with b in front. `shard`: (index,
   count) of this host. `start_ids` of a decoder: the arrays of `document_rows`; None: a
   Transformer-XL reads the rows.
   """

@@ -42,7 +42,7 @@ from fairjax.config import (
   DataConfig,
 )
 from fairjax.config_io import config_differences, from_dict
-from fairjax.counterfactual import Attribute, TokenMatcher, load_attribute, replacement_pieces
+from fairjax.counterfactual import Attribute, Replacements, TokenMatcher, load_attribute
 from fairjax.counterfactual.word_forms import written_forms
 from fairjax.data.corpus import SPLITS, Corpus, importing_tensorflow
 from fairjax.data.documents import sample_lines
@@ -168,7 +168,7 @@ def _make_stores(
   if missing:
     log(f'[data] values of {attribute.name} that no training document holds as tokens: '
         + ', '.join(missing))
-  for line in replacement_pieces(attribute, vocabulary).unusable(
+  for line in Replacements(attribute, vocabulary).unusable(
       num_pieces=config.debias.pieces_per_branch):
     log(f'[data] never a counterfactual: {line}')
   if corpus.data.holdout:

@@ -295,7 +295,7 @@ class StreamFeatureConverter(seqio.FeatureConverter):
 class CounterfactualFeatureConverter(StreamFeatureConverter):
   """Segments of the token stream with up to K counterfactual branches of up to P pieces.
 
-  To an example of `TokenStoreSource` it adds the arrays of `counterfactual.choose_branches`. The
+  To an example of `TokenStoreSource` it adds the arrays of `BranchBuilder.build`. The
   draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
   """
 

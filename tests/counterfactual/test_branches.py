@@ -8,12 +8,11 @@ import scipy.stats
 
 from fairjax.counterfactual import (
   COUNT_NAMES,
+  BranchBuilder,
+  Replacements,
   TextMatcher,
   TokenMatcher,
-  branch_rng,
-  choose_branches,
   load_attribute,
-  replacement_pieces,
   swap_text,
 )
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
@@ -38,12 +37,12 @@ def vocabulary(tmp_path_factory):
                                directory=tmp_path_factory.mktemp('words'))
 
 
-def choose(attribute, vocabulary, spans, *, rng=None, k=K, p=P, t=T):
-  spans = np.array(spans, np.int32).reshape(-1, 3)
-  return choose_branches(
-    spans, np.ones(len(spans), bool),
-    replacements=replacement_pieces(attribute, vocabulary), segment_len=t, num_branches=k,
-    num_pieces=p, rng=rng or branch_rng(0, 0, 0))
+def choose(attribute, vocabulary, spans, *, key=(0, 0, 0), k=K, p=P):
+  """The branches of a row of T words for (seed, step, row)."""
+  builder = BranchBuilder(attribute, vocabulary, segment_len=T, num_branches=k, num_pieces=p,
+                          seed=key[0])
+  return builder.build(np.zeros(T, np.int32), np.array(spans, np.int32).reshape(-1, 3),
+                       step=key[1], row=key[2])
 
 
 def test_arrays_of_one_row(attribute, vocabulary):
@@ -68,7 +67,7 @@ def test_properties_of_random_rows(attribute, vocabulary, seed):
   rng = np.random.default_rng(seed)
   borders = np.sort(rng.choice(np.arange(-2, T + 3), size=2 * rng.integers(0, 8), replace=False))
   spans = [(a, b, int(rng.integers(5))) for a, b in borders.reshape(-1, 2).tolist()]
-  branches = choose(attribute, vocabulary, spans, rng=branch_rng(seed, 1, 2))
+  branches = choose(attribute, vocabulary, spans, key=(seed, 1, 2))
   hits, used, over_k, cut, too_long = branches['branch_counts'].tolist()
   assert hits == len(spans) == used + over_k + cut + too_long
   whole = {a: (b, v) for a, b, v in spans if a >= 0 and b <= T}
@@ -90,13 +89,13 @@ def test_properties_of_random_rows(attribute, vocabulary, seed):
 
 def test_replacements_are_uniform_over_other_subgroups(attribute, vocabulary):
   # Rome may become Oslo or New York, not Athens (its subgroup) and not Rio de Janeiro (3 > P).
-  drawn = [vocabulary.decode(choose(attribute, vocabulary, [(4, 5, 0)], rng=branch_rng(3, i, 0))[
+  drawn = [vocabulary.decode(choose(attribute, vocabulary, [(4, 5, 0)], key=(3, i, 0))[
     'branch_tokens'][0]) for i in range(600)]
   counts = [drawn.count('Oslo'), drawn.count('New York')]
   assert sum(counts) == 600
   assert scipy.stats.chisquare(counts).pvalue > 1e-3
-  wide = [vocabulary.decode(choose(attribute, vocabulary, [(4, 5, 0)], p=3, rng=branch_rng(
-    4, i, 0))['branch_tokens'][0]) for i in range(600)]
+  wide = [vocabulary.decode(choose(attribute, vocabulary, [(4, 5, 0)], p=3, key=(4, i, 0))[
+    'branch_tokens'][0]) for i in range(600)]
   counts = [wide.count(v) for v in ('Oslo', 'New York', 'Rio de Janeiro')]
   assert sum(counts) == 600 and scipy.stats.chisquare(counts).pvalue > 1e-3
 
@@ -105,7 +104,7 @@ def test_matches_over_k_are_chosen_uniformly(attribute, vocabulary):
   spans = [(2 * i, 2 * i + 1, i % 5) for i in range(5)]
   chosen = []
   for i in range(1500):
-    branches = choose(attribute, vocabulary, spans, k=2, rng=branch_rng(0, i, 5))
+    branches = choose(attribute, vocabulary, spans, k=2, key=(0, i, 5))
     assert branches['branch_counts'].tolist() == [5, 2, 3, 0, 0]
     chosen.append(tuple(branches['branch_start'].tolist()))
   pairs = list(itertools.combinations(range(0, 10, 2), 2))
@@ -127,7 +126,7 @@ def test_choices_are_a_function_of_seed_step_and_row(attribute, vocabulary):
   spans = [(2 * i, 2 * i + 1, i % 5) for i in range(10)]
 
   def drawn(*key):
-    branches = choose(attribute, vocabulary, spans, rng=branch_rng(*key))
+    branches = choose(attribute, vocabulary, spans, key=key)
     return branches['branch_start'].tolist(), branches['branch_tokens'].tolist()
 
   assert drawn(1, 2, 3) == drawn(1, 2, 3)
@@ -138,17 +137,14 @@ def test_choices_are_a_function_of_seed_step_and_row(attribute, vocabulary):
 def test_places_inside_words(attribute, tmp_path):
   vocabulary = train_sentencepiece(['we saw Rome (Oslo) and Athens'] * 9, size=300,
                                    directory=tmp_path)
-  replacements = replacement_pieces(attribute, vocabulary)
-  row = vocabulary.encode('(Rome)')
+  row = np.array(vocabulary.encode('(Rome)'))
   spans, _ = TokenMatcher(attribute, vocabulary).find(row)
-  starts_word = replacements.starts_word[np.array(row)[spans[:, 0]]]
-  assert starts_word.tolist() == [False]
-  branches = choose_branches(
-    spans, starts_word, replacements=replacements, segment_len=20, num_branches=1, num_pieces=20,
-    rng=branch_rng(0, 0, 0))
+  assert not Replacements(attribute, vocabulary).starts_word[row[spans[0, 0]]]
+  branches = BranchBuilder(attribute, vocabulary, segment_len=20, num_branches=1, num_pieces=20,
+                           seed=0).build(row, spans, step=0, row=0)
   start, end = int(branches['branch_start'][0]), int(branches['original_end'][0]) + 1
   new = branches['branch_tokens'][0, :branches['branch_len'][0]].tolist()
-  assert vocabulary.decode(row[:start] + new + row[end:]) in (
+  assert vocabulary.decode([*row[:start].tolist(), *new, *row[end:].tolist()]) in (
     '(Oslo)', '(New York)', '(Rio de Janeiro)')
 
 

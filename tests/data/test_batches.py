@@ -7,13 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from fairjax.counterfactual import (
-  TokenMatcher,
-  branch_rng,
-  choose_branches,
-  load_attribute,
-  replacement_pieces,
-)
+from fairjax.counterfactual import BranchBuilder, TokenMatcher, load_attribute
 from fairjax.data.batches import eval_batches, train_batches
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.token_store import (
@@ -76,7 +70,8 @@ def test_branches_are_drawn_by_seed_and_step(prepared):
 
 def test_branches_are_those_of_the_matches_in_the_row(prepared):
   matcher = TokenMatcher(prepared.attribute, prepared.vocabulary)
-  replacements = replacement_pieces(prepared.attribute, prepared.vocabulary)
+  builder = BranchBuilder(prepared.attribute, prepared.vocabulary, segment_len=T, num_branches=K,
+                          num_pieces=P, seed=3)
   tokens = prepared.store('train').open_tokens()[:].astype(np.int64)
   steps = (len(tokens) - 1) // (B * T)
   everything, _ = matcher.find(tokens)
@@ -85,11 +80,8 @@ def test_branches_are_those_of_the_matches_in_the_row(prepared):
       start = row * steps * T + step * T
       np.testing.assert_array_equal(batch['inputs'][row], tokens[start:start + T])
       spans = [[a - start, b - start, v] for a, b, v in everything if a < start + T and b > start]
-      flags = [bool(replacements.starts_word[tokens[start + max(a, 0)]]) for a, _, _ in spans]
-      expected = choose_branches(
-        np.array(spans).reshape(-1, 3), np.array(flags, bool), replacements=replacements,
-        segment_len=T, num_branches=K, num_pieces=P,
-        rng=branch_rng(3, step, row))
+      expected = builder.build(
+        tokens[start:start + T], np.array(spans).reshape(-1, 3), step=step, row=row)
       assert_equal([{n: batch[n][row] for n in expected}], [expected])
 
 
@@ -153,7 +145,8 @@ def test_rows_of_a_decoder_are_those_of_a_slow_construction(prepared, start_ids)
   steps = -(-len(expected) // B)
   expected += [lay_out([], eos, start_ids)] * (steps * B - len(expected))
   spans = prepared.store('train_sensitive').open_spans().tolist()
-  replacements = replacement_pieces(prepared.attribute, prepared.vocabulary)
+  builder = BranchBuilder(prepared.attribute, prepared.vocabulary, segment_len=T, num_branches=K,
+                          num_pieces=P, seed=3)
   seen, cut = [], 0
   found = batches(prepared, steps, start_ids=start_ids, seed=3)
   for step, batch in enumerate(found):
@@ -169,14 +162,9 @@ def test_rows_of_a_decoder_are_those_of_a_slow_construction(prepared, start_ids)
           whole = len(at) == b - a
           touched.append([at[0], at[-1] + 1, value] if whole else [-1, T + 1, value])
           cut += not whole
-      flags = [bool(replacements.starts_word[wanted['inputs'][a]]) for a, _, _ in touched]
-      assert_equal([{n: batch[n][row] for n in ('branch_start', 'original_end', 'branch_tokens',
-                                                'branch_counts')}],
-                   [{n: x for n, x in choose_branches(
-                     np.array(touched).reshape(-1, 3), np.array(flags, bool),
-                     replacements=replacements, segment_len=T, num_branches=K, num_pieces=P,
-                     rng=branch_rng(3, step, row)).items() if n in (
-                       'branch_start', 'original_end', 'branch_tokens', 'branch_counts')}])
+      branches = builder.build(np.array(wanted['inputs']), np.array(touched).reshape(-1, 3),
+                               step=step, row=row)
+      assert_equal([{n: batch[n][row] for n in branches}], [branches])
   # Every token was read by what predicts the next one; start ids predict the first one.
   assert sorted(seen) == [place for text in documents for _, place in text]
   predicted = sum(int(b['weights'].sum()) for b in found)
