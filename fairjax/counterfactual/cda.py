@@ -58,7 +58,7 @@ class Change(NamedTuple):
   end: int
   old: str
   new: str
-  kind: str  # word | pronoun | name
+  is_name: bool = False
   mixed_case: bool = False
 
 
@@ -82,7 +82,7 @@ class CdaCounts:
     self.sentences += 1
     self.changed += bool(changes)
     self.swaps += len(changes)
-    self.words.update('(name)' if c.kind == 'name' else normal_form(c.old.lower())
+    self.words.update('(name)' if c.is_name else normal_form(c.old.lower())
                       for c in changes)
     self.kept.update(f'{reason}: {normal_form(word.lower())}' for word, reason in kept)
     self.mixed_case += sum(c.mixed_case for c in changes)
@@ -142,22 +142,18 @@ class GenderSwap:
                self.seed, self.name_gender, self.letters, self.neutral, _RULES)
     return hashlib.sha256(repr(content).encode('utf-8')).hexdigest()
 
-  def swap(self, text: str, position: int | None = None) -> tuple[str, int]:
-    """The text with the other gender, and how many words and names were swapped.
+  def swap(
+    self, text: str, position: int | None = None,
+  ) -> tuple[str, list[Change], list[tuple[str, str]]]:
+    """The text with the other gender, the changes in order, and (word, reason) of what is kept.
 
     `position` decides with the seed and the name which name is drawn; None: a hash of the text.
 
     >>> from fairjax.counterfactual.gendered_words import read_word_pairs
-    >>> GenderSwap(read_word_pairs()).swap("HE gave her the king's hat, and her dog is his.")
-    ("SHE gave him the queen's hat, and his dog is hers.", 5)
+    >>> swap = GenderSwap(read_word_pairs()).swap
+    >>> swap("HE gave her the king's hat, and her dog is his.")[0]
+    "SHE gave him the queen's hat, and his dog is hers."
     """
-    changes, _ = self.changes(text, position)
-    return apply_changes(text, changes), len(changes)
-
-  def changes(
-    self, text: str, position: int | None = None,
-  ) -> tuple[list[Change], list[tuple[str, str]]]:
-    """Replacements of `swap`, in order, and the (word, reason) of the words that it keeps."""
     changes, kept, taken = [], [], set()
     end = 0
     for word in LETTERS.finditer(text):
@@ -174,31 +170,35 @@ class GenderSwap:
       end = match.end()
       taken.update(range(start, end))
       reason = reason_to_keep(text, start, end, gendered=self._words)
-      new, kind = self._partner(old, text, start, end)
+      new = self._partner(old, text, start, end)
       if not new or reason:
         kept.append((match[0], reason or 'no neutral word'))
         continue
       new, mixed = in_case_of(match[0], new)
-      changes.append(Change(start, end, match[0], new, kind, mixed))
+      changes.append(Change(start, end, match[0], new, mixed_case=mixed))
     if self._place:
       position = position_of(text) if position is None else position
       found = [c for c in self._name_changes(text, position) if c.start not in taken]
       kept += [(c.old, 'no first name') for c in found if not c.new]
       changes = sorted([*changes, *(c for c in found if c.new)])
-    return changes, kept
+    parts, at = [], 0
+    for change in changes:
+      parts += [text[at:change.start], change.new]
+      at = change.end
+    return ''.join([*parts, text[at:]]), changes, kept
 
-  def _partner(self, word: str, text: str, start: int, end: int) -> tuple[str, str]:
-    """Replacement of a word ('' without a neutral word), and its kind."""
+  def _partner(self, word: str, text: str, start: int, end: int) -> str:
+    """Replacement of a word; '' without a neutral word."""
     if self.neutral:
-      return self.pairs.to_neutral.get(word, ''), 'word'
+      return self.pairs.to_neutral.get(word, '')
     if not self._pronouns or word not in ('him', 'his', 'her', 'hers'):
-      return self.pairs.partner[word], 'word'
+      return self.pairs.partner[word]
     before, after = context(text, start, end, reach=CONTEXT)
     if word == 'her':
-      return ('him' if her_is_object(before, after) else 'his'), 'pronoun'
+      return 'him' if her_is_object(before, after) else 'his'
     if word == 'his':
-      return ('hers' if his_is_independent(before, after) else 'her'), 'pronoun'
-    return ('his' if word == 'hers' else 'her'), 'pronoun'
+      return 'hers' if his_is_independent(before, after) else 'her'
+    return 'his' if word == 'hers' else 'her'
 
   def _name_changes(self, text: str, position: int) -> Iterator[Change]:
     """Replacements of names; the new name is '' where the word is no first name."""
@@ -222,7 +222,7 @@ class GenderSwap:
       is_name = _no_first_names().isdisjoint((name, normal_form(old)))
       new = self._draw(name, position) if is_name else ''
       in_capitals = normal_form(old) != name
-      yield Change(*match.span(), old, new.upper() if in_capitals else new, 'name')
+      yield Change(*match.span(), old, new.upper() if in_capitals else new, is_name=True)
 
   def _name_of(self, old: str) -> str:
     """Finds a word of a text, perhaps in capitals, in the lists of names; '' if it is none."""
@@ -258,15 +258,6 @@ def position_of(text: str) -> int:
   return int.from_bytes(hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest()[:8], 'big')
 
 
-def apply_changes(text: str, changes: Iterable[Change]) -> str:
-  """Applies changes, which are in order and do not overlap."""
-  parts, at = [], 0
-  for change in changes:
-    parts += [text[at:change.start], change.new]
-    at = change.end
-  return ''.join([*parts, text[at:]])
-
-
 def augment_document(
   document: str, swap: GenderSwap, sided: str, *, unit: str, split: Callable[[str], list[str]],
   counts: CdaCounts | None = None,
@@ -293,11 +284,11 @@ def augment_document(
   for line in lines:
     new = []
     for sentence in line:
-      changes, kept = swap.changes(sentence, position)
+      text, changes, kept = swap.swap(sentence, position)
       counts.add(changes, kept)
       counts.dropped += sided == 'one' and not changes
       if changes:
-        new.append(apply_changes(sentence, changes))
+        new.append(text)
     if new:
       found.append(' '.join(new))
   return ([document] if sided == 'two' else []) + (['\n'.join(found)] if found else [])

@@ -118,7 +118,7 @@ def test_formats_and_sums(write, tmp_path):
 def test_names_in_capitals_are_those_of_texts(write):
   names = read_names(write("ADA,F,900\nO'BOB,M,400\nned,M,3\nMcAl,M,2\n"))
   assert (names.female, names.male) == (('Ada',), ("O'Bob", 'Ned', 'McAl'))
-  assert GenderSwap(None, names, name_gender='flip').swap('Ada, ADA, Ned')[1] == 3
+  assert len(GenderSwap(None, names, name_gender='flip').swap('Ada, ADA, Ned')[1]) == 3
   with pytest.raises(UserError, match=r":2: 'Ada' is in line 1 already"):
     read_names(write('Ada,F,2\nADA,F,3\n'))
 

@@ -175,19 +175,19 @@ def test_names_are_swapped_in_any_form(names, name):
   swap = GenderSwap(None, names, name_gender='flip')
   for text in (f'{name} met me.', f'_{name}_ met me.', f"So {name}\u2019s cafée\u0301."):
     counts = CdaCounts()
-    (change,), kept = swap.changes(text, 1)
+    swapped, (change,), kept = swap.swap(text, 1)
     counts.add([change], kept)
     assert text[change.start:change.end] == change.old == name and not kept
     assert change.new.lower() in {n.lower() for n in (*names.female, *names.male)}
-    assert swap.swap(text, 1)[0] == text.replace(name, change.new)  # the rest as it is written
+    assert swapped == text.replace(name, change.new)  # the rest as it is written
   plain = normal_form(name)
-  assert change.new == swap.changes(text.replace(name, plain), 1)[0][0].new  # the same draw
+  assert change.new == swap.swap(text.replace(name, plain), 1)[1][0].new  # the same draw
 
 
 @pytest.mark.parametrize('text', [
   'Zoe\u0301 met me', 'Annas', 'Anna\u0301', 'my_Anna_x', 'Anna\u00adbel', 'xD\u2019Arco'])
 def test_half_a_name_is_not_swapped(names, text):
-  assert GenderSwap(None, names).swap(text) == (text, 0)
+  assert GenderSwap(None, names).swap(text) == (text, [], [])
 
 
 def test_lists_of_names_hold_each_name_once(tmp_path):
