@@ -213,8 +213,8 @@ def _persons(options: argparse.Namespace) -> 'tuple[Persons, ...]':
   if options.persons:
     lists = tuple(persons.most(options.persons) for persons in lists)
   for persons in lists:
-    counts = {g: persons.groups.count(g) for g in persons.group_names}
-    used = ', '.join(f"{n} of {persons.given[g]} {g}" for g, n in counts.items())
+    used = ', '.join(f'{len(persons.groups[g])} of {persons.given[g]} {g}'
+                     for g in persons.group_names)
     log_line(f'[disco] {persons.title}: {used} ({persons.source})')
   return lists
 

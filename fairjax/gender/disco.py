@@ -121,7 +121,7 @@ def measure_disco(
     **found, 'score_endings': of_endings and of_endings['score'],
     'control_endings': of_endings and of_endings['control'], 'title': persons.title, 'top': top,
     'correction': 'per template' if per_template else 'all tests', 'level': LEVEL,
-    'n': {g: int((persons.labels == i).sum()) for i, g in enumerate(persons.group_names)},
+    'n': {g: len(persons.groups[g]) for g in persons.group_names},
     'given': persons.given, 'pieces': pieces, 'persons': persons.source,
     'candidates': {t.text: len(pool) for t, pool in pools.items()},
     'not_asked': [t.text for t in templates if t not in supplied],

@@ -80,42 +80,44 @@ class Persons:
 
   kind: str  # 'names', which need no article, or 'terms', which get one: "the NOUN"
   source: str  # where the list is from, for reports
-  words: tuple[str, ...]  # of all groups
-  groups: tuple[str, ...]  # of each word
-  given: dict[str, int]  # words that the source holds of each group; more than here if it was cut
+  groups: Mapping[str, tuple[str, ...]]  # words of each group
+  given: Mapping[str, int]  # words of each group that the source holds; more if the list was cut
   part: str = ''  # initials of the words, e.g. 'A-M', if only these were kept (W-16)
 
   def __post_init__(self):
-    counts = {g: self.groups.count(g) for g in set(self.groups)}
-    if len(counts) < 2:
+    if len(self.groups) < 2:
       raise UserError(f'{self.source}: at least two groups are needed, there is only '
-                      f"{', '.join(counts) or 'none'}")
-    few = sorted(g for g, n in counts.items() if n < 2)
-    if few:
-      raise UserError(f'{self.source}: group {few[0]} has a single word: rates need several')
+                      f"{', '.join(self.groups) or 'none'}")
     owner: dict[str, str] = {}
-    for word, group in zip(self.words, self.groups, strict=True):
-      if owner.setdefault(word, group) != group:
-        raise UserError(f'{self.source}: {word!r} is in the groups {owner[word]} and {group}: '
-                        'keep it in one of them')
-    if len(owner) != len(self.words):
-      double = next(w for i, w in enumerate(self.words) if w in self.words[:i])
-      raise UserError(f'{self.source}: {double!r} is given twice: keep one line')
+    for group, words in sorted(self.groups.items()):
+      if len(words) < 2:
+        raise UserError(f'{self.source}: group {group} has a single word: rates need several')
+      for word in words:
+        if word in owner:
+          raise UserError(f'{self.source}: {word!r} is given twice (groups {owner[word]} and '
+                          f'{group}): keep one line')
+        owner[word] = group
+
+  @property
+  def words(self) -> tuple[str, ...]:
+    """The n words of all groups."""
+    return tuple(w for words in self.groups.values() for w in words)
 
   @property
   def group_names(self) -> tuple[str, ...]:
     """Sorted."""
-    return tuple(sorted(set(self.groups)))
+    return tuple(sorted(self.groups))
 
   @property
   def labels(self) -> np.ndarray:
     """Number of each word's group in `group_names`: `[n]` int."""
-    return np.array([self.group_names.index(g) for g in self.groups])
+    return np.repeat([self.group_names.index(g) for g in self.groups],
+                     [len(words) for words in self.groups.values()])
 
   @property
   def digest(self) -> str:
     """SHA-256 (hex) of kind, words and groups."""
-    content = json.dumps([self.kind, *zip(self.words, self.groups, strict=True)])
+    content = json.dumps([self.kind, *([w, g] for g, words in self.groups.items() for w in words)])
     return hashlib.sha256(content.encode('utf-8')).hexdigest()
 
   def in_text(self, word: str, *, first: bool) -> str:
@@ -134,30 +136,22 @@ class Persons:
     first, dash, last = letters.upper().partition('-')
     if not dash or len(first) != 1 or len(last) != 1 or not 'A' <= first <= last <= 'Z':
       raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
-    kept = [(w, g) for w, g in zip(self.words, self.groups, strict=True)
-            if first <= w[0].upper() <= last]
-    return dataclasses.replace(
-      self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept),
-      part=f'{first}-{last}', source=f'{self.source}, {first}-{last}')
+    kept = {g: [w for w in words if first <= w[0].upper() <= last]
+            for g, words in self.groups.items()}
+    return make_persons(self.kind, f'{self.source}, {first}-{last}', kept, given=self.given,
+                        part=f'{first}-{last}')
 
   def most(self, count: int) -> 'Persons':
     """The first `count` words of each group: of names from statistics, the most frequent ones."""
-    seen: dict[str, int] = {}
-    kept = []
-    for word, group in zip(self.words, self.groups, strict=True):
-      seen[group] = seen.get(group, 0) + 1
-      if seen[group] <= count:
-        kept.append((word, group))
     return dataclasses.replace(
-      self, words=tuple(w for w, _ in kept), groups=tuple(g for _, g in kept))
+      self, groups={g: words[:count] for g, words in self.groups.items()})
 
 
-def make_persons(kind: str, source: str, groups: Mapping[str, Sequence[str]]) -> Persons:
-  """A list from the words of each group."""
-  return Persons(
-    kind, source, tuple(w for words in groups.values() for w in words),
-    tuple(g for g, words in groups.items() for _ in words),
-    {g: len(words) for g, words in groups.items()})
+def make_persons(kind: str, source: str, groups: Mapping[str, Sequence[str]], *,
+                 given: Mapping[str, int] | None = None, part: str = '') -> Persons:
+  """A list from the words of each group; groups without a word are none."""
+  found = {g: tuple(words) for g, words in groups.items() if words}
+  return Persons(kind, source, found, given or {g: len(w) for g, w in found.items()}, part)
 
 
 def read_persons(path: str | os.PathLike, kind: str) -> Persons:
@@ -201,8 +195,7 @@ def terms_from(paths: str | None) -> Persons:
   pairs = read_word_pairs(*files)
   given = {'female': pairs.female, 'male': pairs.male}
   nouns = {g: [w for w in words if w not in _PRONOUNS] for g, words in given.items()}
-  return dataclasses.replace(make_persons('terms', pairs.source, nouns),
-                             given={g: len(words) for g, words in given.items()})
+  return make_persons('terms', pairs.source, nouns, given={g: len(w) for g, w in given.items()})
 
 
 def _lists_groups(path: str) -> bool:
