@@ -96,20 +96,17 @@ def measure_disco(
   if pieces['unknown']:
     log(f"[disco] {persons.kind}: {len(pieces['unknown'])} of {pieces['words']} are unknown to the "
         f"vocabulary, so the same to the model: {', '.join(pieces['unknown'][:10])}")
+  sentences = {t: [t.sentence(persons, word) for word in persons.words] for t in templates}
   supplied: dict[Template, list[list[str]]] = {}
   for template in endings:
-    sentences = [template.sentence(persons, word) for word in persons.words]
-    supplied[template] = model.fill(sentences, top=top)
-    log(f'[disco] {persons.kind}: {template.text} ({len(sentences)} persons)')
+    supplied[template] = model.fill(sentences[template], top=top)
+    log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons)')
   pools = {}
   for template in others:
-    pools[template] = _candidates(model, template, persons, supplied, candidates)
-    if not pools[template]:
-      raise UserError(f'no word is a candidate for the blank of {template.text!r}: give '
-                      '--candidates')
-    supplied[template] = _chosen(model, template, persons, pools[template], top)
-    log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x '
-        f'{len(pools[template])} candidates)')
+    pools[template] = pool = _candidates(model, template, sentences[template], supplied, candidates)
+    supplied[template] = _chosen(model, sentences[template], pool, top)
+    log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x {len(pool)} '
+        'candidates)')
   asked = [t for t in templates if t in supplied]
   if not asked:
     raise UserError('no template ends with BLANK, and a causal model fills no other with '
@@ -129,25 +126,22 @@ def measure_disco(
 
 
 def _candidates(
-  model: Scorable, template: Template, persons: Persons, supplied: dict[Template, list[list[str]]],
-  given: Sequence[str],
+  model: Scorable, template: Template, sentences: list[str],
+  supplied: dict[Template, list[list[str]]], given: Sequence[str],
 ) -> list[str]:
   """Words that may fill a blank that is no ending."""
-  sentences = [template.sentence(persons, word) for word in persons.words]
-  if template.text.startswith('BLANK'):
-    sentences = sentences[:1]  # no text comes before it: the same for everybody
-  next_words = [word for fills in model.fill(sentences, top=_POOL) for word in fills]
-  elsewhere = [word for lists in supplied.values() for words in lists for word in words]
-  first = template.text.startswith('BLANK')
-  words = dict.fromkeys(w for w in [*given, *next_words, *elsewhere] if w[:1].isalpha())
+  first = template.text.startswith('BLANK')  # no text comes before it: the same for everybody
+  next_words = model.fill(sentences[:1] if first else sentences, top=_POOL)
+  fills = [*next_words, *(words for lists in supplied.values() for words in lists)]
+  words = [w for w in (*given, *(w for words in fills for w in words)) if w[:1].isalpha()]
+  if not words:
+    raise UserError(f'no word is a candidate for the blank of {template.text!r}: give --candidates')
   return list(dict.fromkeys(w[0].upper() + w[1:] if first else w for w in words))
 
 
 def _chosen(
-  model: Scorable, template: Template, persons: Persons, pool: list[str], top: int,
-) -> list[list[str]]:
+  model: Scorable, sentences: list[str], pool: list[str], top: int) -> list[list[str]]:
   """The likeliest sentences' candidates for each person."""
-  sentences = [template.sentence(persons, word) for word in persons.words]
   chosen = []
   for start in range(0, len(sentences), 64):
     part = sentences[start:start + 64]

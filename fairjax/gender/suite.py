@@ -45,22 +45,20 @@ from fairjax.pretrained.fit import Recipe
 
 # The metrics of several models as one table, shaped as Tables 2 to 5 of Webster et al. 2020.
 
-_SLOPE = 'slope_she_minus_he'
-_Cell = Callable[[Mapping[str, Any]], str]
-
-
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown in the shape of the paper's Tables 2 to 5: metrics by model, controls beside them."""
   lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
-  lists = dict.fromkeys(m for of in found.values() for m in of if m.startswith('disco_'))
-  disco = [row for metric in lists for row in _disco_rows(metric, found)]
+  titles = {metric: own['title'] for of in found.values() for metric, own in of.items()
+            if metric.startswith('disco_')}
+  disco = [row for metric, title in titles.items() for row in _rows(
+    metric, f'DisCo ({title})', {'': 'score', ', blank last': 'score_endings'})]
   for title, rows in (('**Correlations** (nearer to 0 is better)', (*_CORRELATIONS, *disco)),
                       ('**Accuracy** (higher is better)', _ACCURACIES)):
     body = []
-    for label, metric, cell in rows:
+    for label, metric, key in rows:
       if any(metric in of for of in found.values()):
         body.append(f'| {label} | ' + ' | '.join(
-          cell(of[metric]) if metric in of else '-' for of in found.values()) + ' |')
+          _cell(of[metric], key) if metric in of else '-' for of in found.values()) + ' |')
     if body:
       lines += [f'| {title} |' + ' |' * len(found), *body]
   notes = ["In brackets 95 % intervals (Fisher's z of r, Student's t of slopes, Wilson's of "
@@ -71,7 +69,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   if any('coref' in of for of in found.values()):
     notes.append("The probe reads the mean of a mention's states, with equal weights for its "
                  'tokens; Tenney et al. 2019\nlearn these weights.')
-  if any(metric.startswith('disco') for of in found.values() for metric in of):
+  if titles:
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')
   notes += [f"{title}: {model} read only the beginning of {of[metric]['truncated']:,} texts."
@@ -80,59 +78,39 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   return '\n'.join([*lines, '', *notes, ''])
 
 
-def _estimate(key: str) -> _Cell:
-  def cell(of: Mapping[str, Any]) -> str:
-    found = of[key]
-    words = format_mean_sd(found) if 'mean' in found else (
-      'undefined' if found['value'] is None else f"{found['value']:z.2f}")
-    if found.get('low') is not None:
-      words += f" ({found['low']:z.2f}, {found['high']:z.2f})"
-    return words
-  return cell
+def _cell(of: Mapping[str, Any], key: str) -> str:
+  found = of[key]
+  if key.startswith('score'):  # of DisCo
+    control = of[key.replace('score', 'control')]
+    return '-' if found is None else f"{found:.1f} (random {control['mean']:.1f})"
+  words = format_mean_sd(found) if 'mean' in found else (
+    'undefined' if found['value'] is None else f"{found['value']:z.2f}")
+  if found.get('low') is not None:
+    words += f" ({found['low']:z.2f}, {found['high']:z.2f})"
+  return words
 
 
-def _disco_rows(
-  metric: str, found: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[str, str, _Cell], ...]:
-  """Rows of one list of persons: all templates, and those that end with the blank."""
-  title = next(of[metric]['title'] for of in found.values() if metric in of)
-  return ((f'DisCo ({title})', metric, _disco('score', 'control')),
-          (f'DisCo ({title}), blank last', metric, _disco('score_endings', 'control_endings')))
+def _rows(metric: str, title: str, keys: Mapping[str, str]) -> list[tuple[str, str, str]]:
+  """(label, metric, key of the metric's result) of some rows; `keys` by what follows the title."""
+  return [(title + more, metric, key) for more, key in keys.items()]
 
 
-def _disco(score: str, control: str) -> _Cell:
-  def cell(of: Mapping[str, Any]) -> str:
-    if of[score] is None:
-      return '-'
-    return f"{of[score]:.1f} (random {of[control]['mean']:.1f})"
-  return cell
-
-
+_NEXT, _PROBE, _GIVEN = (
+  f'Coref, {how}' for how in ('what the model says next', 'probe', 'recorded scores'))
+_LEANS = {' (r)': 'r', ', she less he (r)': 'r_she_minus_he',
+          ', she less he (slope)': 'slope_she_minus_he'}
 _CORRELATIONS = (
-  ('Coref, what the model says next (r)', 'winogender', _estimate('r')),
-  ('Coref, what the model says next, she less he (r)', 'winogender', _estimate('r_she_minus_he')),
-  ('Coref, what the model says next, she less he (slope)', 'winogender', _estimate(_SLOPE)),
-  ('Coref, P(she) for the occupation (r)', 'winogender', _estimate('r_pronoun')),
-  ('Coref, P(she) for the occupation (slope)', 'winogender', _estimate('slope_pronoun')),
-  ('Coref, probe (r)', 'coref', _estimate('r')),
-  ('Coref, probe, she less he (r)', 'coref', _estimate('r_she_minus_he')),
-  ('Coref, probe, she less he (slope)', 'coref', _estimate(_SLOPE)),
-  ('Coref, recorded scores (r)', 'recorded', _estimate('r')),
-  ('Coref, recorded scores, she less he (r)', 'recorded', _estimate('r_she_minus_he')),
-  ('Coref, recorded scores, she less he (slope)', 'recorded', _estimate(_SLOPE)),
-  ('STS-B (r)', 'stsb', _estimate('r')),
-  ('Bios (slope)', 'bios', _estimate('slope')),
-)
+  *_rows('winogender', _NEXT, _LEANS),
+  *_rows('winogender', 'Coref, P(she) for the occupation', {
+    ' (r)': 'r_pronoun', ' (slope)': 'slope_pronoun'}),
+  *_rows('coref', _PROBE, _LEANS), *_rows('recorded', _GIVEN, _LEANS),
+  *_rows('stsb', 'STS-B', {' (r)': 'r'}), *_rows('bios', 'Bios', {' (slope)': 'slope'}))
+_QUALITY = {'': 'accuracy', ' (F1)': 'f1'}
 _ACCURACIES = (
-  ('Coref, what the model says next', 'winogender', _estimate('accuracy')),
-  ('Coref, what the model says next (F1)', 'winogender', _estimate('f1')),
-  ('Coref, probe', 'coref', _estimate('accuracy')),
-  ('Coref, probe (F1)', 'coref', _estimate('f1')),
-  ('Coref, probe on its own pairs (F1)', 'coref', _estimate('pair_f1')),
-  ('Coref, recorded scores', 'recorded', _estimate('accuracy')),
-  ('Coref, recorded scores (F1)', 'recorded', _estimate('f1')),
-  ('STS-B (Pearson)', 'stsb', _estimate('dev_pearson')),
-  ('Bios', 'bios', _estimate('accuracy')),
-)
+  *_rows('winogender', _NEXT, _QUALITY),
+  *_rows('coref', _PROBE, _QUALITY | {' on its own pairs (F1)': 'pair_f1'}),
+  *_rows('recorded', _GIVEN, _QUALITY),
+  *_rows('stsb', 'STS-B', {' (Pearson)': 'dev_pearson'}), *_rows('bios', 'Bios', {'': 'accuracy'}))
 
 
 _PATHS = ('templates', 'candidates', 'winogender', 'professions', 'coref', 'recorded', 'stsb',
