@@ -89,7 +89,13 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   if not given:
     _draw_splits(rows, seed)
   splits = {split: _bios([r for r in rows if r['split'] == split], names) for split in SPLIT_SHARES}
-  _check_splits(splits, names, path)
+  for split in ('train', 'test'):
+    if not splits[split].texts:
+      raise UserError(f'{path}: no biography in the {split} split')
+  unknown = set(splits['test'].professions.tolist()) - set(splits['train'].professions.tolist())
+  if unknown:
+    raise UserError(f"{path}: the test split holds '{names[min(unknown)]}', which the training "
+                    'split does not: no classifier can learn it')
   content = json.dumps([[r['text'], r['profession'], r['female'], r['split']] for r in rows])
   digest = hashlib.sha256(content.encode('utf-8', 'surrogatepass')).hexdigest()
   return BiosData(names, {s: b for s, b in splits.items() if b.texts}, given, digest)
@@ -112,15 +118,15 @@ def _read(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-  profession = _field(row, _PROFESSION, where)
+  _, profession = _field(row, _PROFESSION, where)
   gender = _GENDERS.get(str(row.get('gender', '')).strip().lower())
   if gender is None:
     raise UserError(f"{where}: gender {row.get('gender')!r} is not one of F, M, female, male, 1 "
                     '(female), 0 (male), which is what the measure knows')
-  text = _field(row, _TEXT, where)
+  name, text = _field(row, _TEXT, where)
   if not isinstance(text, str) or not isinstance(profession, str | int):
     raise UserError(f'{where}: profession and text are no texts ({_FORM})')
-  if _first(row, _TEXT) == 'raw':
+  if name == 'raw':
     start = str(row.get('start_pos', 0))
     if not start.isdecimal() or not int(start) < len(text):
       raise UserError(f'{where}: start_pos {start} is outside the text')
@@ -134,16 +140,12 @@ def _row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
           'split': None if split is None else _SPLIT_NAMES[str(split).lower()]}
 
 
-def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
-  name = _first(row, names)
-  if name is None:
-    raise UserError(f"{where}: no {' or '.join(repr(n) for n in names)} ({_FORM})")
-  return row[name]
-
-
-def _first(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-  """The first of the names that is not empty in a row."""
-  return next((n for n in names if row.get(n) is not None and str(row[n]).strip()), None)
+def _field(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> tuple[str, Any]:
+  """The first of the names that is not empty in a row, and its value."""
+  for name in names:
+    if row.get(name) is not None and str(row[name]).strip():
+      return name, row[name]
+  raise UserError(f"{where}: no {' or '.join(repr(n) for n in names)} ({_FORM})")
 
 
 def _draw_splits(rows: list[dict[str, Any]], seed: int) -> None:
@@ -165,17 +167,6 @@ def _bios(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Bios:
   return Bios([r['text'] for r in rows],
               np.array([number[r['profession']] for r in rows], np.int32),
               np.array([r['female'] for r in rows], bool))
-
-
-def _check_splits(splits: Mapping[str, Bios], names: tuple[str, ...], path: pathlib.Path) -> None:
-  for split in ('train', 'test'):
-    if not splits[split].texts:
-      raise UserError(f'{path}: no biography in the {split} split')
-  unknown = sorted(set(splits['test'].professions.tolist())
-                   - set(splits['train'].professions.tolist()))
-  if unknown:
-    raise UserError(f"{path}: the test split holds '{names[unknown[0]]}', which the training split "
-                    'does not: no classifier can learn it')
 
 
 LEAST_COUNT = 10  # test biographies that each gender of a profession on the line needs

@@ -40,7 +40,6 @@ class WordVectors:
   """Vectors of the wanted words that a file has."""
 
   spelled: Mapping[str, str]  # word as asked -> word of the file, of those that were found
-  missing: tuple[str, ...]  # words as asked that the file lacks
   rows: Mapping[str, int]  # word of the file -> its row in `units`
   units: np.ndarray  # `[N, D]` float64, vectors divided by their length
   format: str  # 'word2vec binary', 'word2vec text' or 'GloVe text'
@@ -86,7 +85,10 @@ def load_word_vectors(
       if word is not None and numbers is not None:
         if word in kept:
           raise UserError(f"{where}: the word '{_shown(word)}' occurs twice: remove one")
-        kept[word] = _checked(numbers, word, where)
+        if not 0 < np.linalg.norm(numbers.astype(np.float64)) < np.inf:
+          raise UserError(f"{where}: '{_shown(word)}' has only zeros, or a number that is not "
+                          'finite: it has no direction, remove the row')
+        kept[word] = np.array(numbers)
   if count is not None and rows != count:
     raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
                     'again, or fix the first line')
@@ -109,8 +111,7 @@ def _collect(
   for name, vector in zip(order, vectors, strict=True):
     digest.update(name.encode('utf-8') + b'\0' + vector.tobytes())
   return WordVectors(
-    spelled=spelled, missing=tuple(w for w in names if w not in spelled),
-    rows={name: i for i, name in enumerate(order)},
+    spelled=spelled, rows={name: i for i, name in enumerate(order)},
     units=vectors / np.linalg.norm(vectors, axis=1, keepdims=True), format=kind,
     words_in_file=rows, fingerprint=digest.hexdigest(), path=str(path))
 
@@ -206,16 +207,6 @@ def _read_binary(
                     'words: the first line says too little, or the rows are of another width')
 
 
-def _checked(numbers: np.ndarray, word: bytes, where: str) -> np.ndarray:
-  """The numbers of a wanted word, if they are a direction."""
-  if not np.isfinite(numbers).all():
-    raise UserError(f"{where}: '{_shown(word)}' has a number that is not finite: remove the row")
-  if not numbers.any():
-    raise UserError(f"{where}: '{_shown(word)}' has only zeros, which has no direction: remove "
-                    'the row')
-  return np.array(numbers, np.float32)
-
-
 def _is_number(text: bytes) -> bool:
   try:
     float(text)
@@ -278,26 +269,21 @@ def gender_subspace(vectors: WordVectors, pairs: Sequence[tuple[str, str]]) -> G
                     'others with --pairs')
   females = np.stack([vectors.unit(f) for f, _ in used])
   males = np.stack([vectors.unit(m) for _, m in used])
-  direction, explained = _first_component(females, males, vectors.path)
-  return GenderSubspace(
-    direction=direction, explained=explained, pairs=tuple(used), missing=tuple(missing),
-    agreeing=int(((females - males) @ direction > 0).sum()))
-
-
-def _first_component(
-  females: np.ndarray, males: np.ndarray, path: str,
-) -> tuple[np.ndarray, np.ndarray]:
-  """(g `[D]`, shares of the variance `[C]`) of vectors `[P, D]`."""
   half = (females - males) / 2
   _, singular, components = np.linalg.svd(np.concatenate([half, -half]), full_matrices=False)
   variance = singular[:len(half)] ** 2  # the rows have a rank of at most P
   if variance[0] <= 1e-20:
-    raise UserError(f'{path}: both words of every definitional pair have one vector: no direction')
+    raise UserError(f'{vectors.path}: both words of every definitional pair have one vector: no '
+                    'direction')
   sign = (half @ components[0]).mean()
   if abs(sign) < 1e-9:
-    raise UserError(f'{path}: the definitional pairs do not agree which side of their first '
-                    'component is female: give pairs of one order (female first) with --pairs')
-  return components[0] * np.sign(sign), variance / variance.sum()
+    raise UserError(f'{vectors.path}: the definitional pairs do not agree which side of their '
+                    'first component is female: give pairs of one order (female first) with '
+                    '--pairs')
+  direction = components[0] * np.sign(sign)
+  return GenderSubspace(
+    direction=direction, explained=variance / variance.sum(), pairs=tuple(used),
+    missing=tuple(missing), agreeing=int(((females - males) @ direction > 0).sum()))
 
 
 # Hard debiasing of an embedding (Bolukbasi et al. 2016, section 6, step 2a; Y-08).
