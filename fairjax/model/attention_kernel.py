@@ -75,11 +75,6 @@ class Tiling:
     return rows if pieces else 0
 
   @property
-  def branches_fit(self) -> bool:
-    """Whether the rows of branches divide a block."""
-    return not self.branch_rows or self.block % self.branch_rows == 0
-
-  @property
   def distances(self) -> int:
     """Rows of the table of relative keys, padded, with room for the distances of branches."""
     lanes = min(self.block, _LANES)
@@ -325,20 +320,6 @@ def row_specs(tiling: Tiling) -> Rows:
     back=pl.BlockSpec((size, size), lambda *_: (0, 0)))
 
 
-def average_shapes(tiling: Tiling) -> Average:
-  """Scratch of the forward pass."""
-  size = tiling.branch_rows
-  return Average(*(pltpu.VMEM(shape, jnp.float32) for shape in (
-    (tiling.key_blocks, size, tiling.block), (size, 1), (size, 1), (size, tiling.width))))
-
-
-def sum_shapes(tiling: Tiling) -> Sums:
-  """Scratch of the backward pass."""
-  size, blocks = tiling.branch_rows, (tiling.key_blocks, tiling.branch_rows, tiling.block)
-  return Sums(*(pltpu.VMEM(shape, jnp.float32) for shape in (
-    blocks, blocks, (size, tiling.distances), (size, tiling.width))))
-
-
 def start_average(tiling: Tiling, rows: Rows, biases: Any, to: Average) -> None:
   """Before the first block of keys: relative terms, and the average over the own pieces."""
   with_content, with_position = both_queries(tiling, rows.query[0, 0], biases)
@@ -525,9 +506,9 @@ def backward(
     whole_table if tiling.num_branches else pl.BlockSpec(
       (1, block, width), lambda n, b, j, i, _: (n, jnp.where(b == num_rows - 1, j, 0), 0)),
     of_head, of_head]
-  accumulators = [(tiling.query_blocks * block, width), ((tiling.key_blocks + 1) * block, width),
-                  (2, block, width)]
-  scratch = [pltpu.VMEM(shape, jnp.float32) for shape in accumulators]
+  scratch: list[tuple[int, ...]] = [
+    (tiling.query_blocks * block, width), ((tiling.key_blocks + 1) * block, width),
+    (2, block, width)]
   if tiling.num_branches:
     size, specs = tiling.branch_rows, row_specs(tiling)
     inputs += Rows(query, key_value, relative, *rows_of(tiling, start))
@@ -540,13 +521,15 @@ def backward(
                   jax.ShapeDtypeStruct((2, *own), query.dtype)]
     out_specs += [pl.BlockSpec((1, 1, size, width), lambda n, b, *_: (n, b, 0, 0)),
                   pl.BlockSpec((2, 1, 1, size, width), lambda n, b, *_: (0, n, b, 0, 0))]
-    scratch += sum_shapes(tiling)
+    scores = tiling.key_blocks, size, block
+    scratch += Sums(scores, scores, (size, tiling.distances), (size, width))
   of_query, of_key_value, of_relative, of_content, of_position, *of_rows = pl.pallas_call(
-    functools.partial(_tile_with_branches if tiling.num_branches else _tile, tiling),
+    functools.partial(_tile, tiling),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
       grid=(tiling.num_heads, num_rows, tiling.key_blocks, tiling.query_blocks),
-      in_specs=in_specs, out_specs=out_specs, scratch_shapes=scratch),
+      in_specs=in_specs, out_specs=out_specs,
+      scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch]),
     out_shape=out_shape,
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
@@ -565,44 +548,14 @@ def backward(
 
 def _tile(tiling, lengths, *refs):
   """One tile of the backward pass; the inner loop runs over query blocks."""
-  _start(tiling, *refs)
-  _accumulate(tiling, lengths, *refs)
-  _finish(tiling, *refs)
-
-
-def _tile_with_branches(tiling, lengths, *refs):
-  """One tile, and a tile of the branches with the last block of queries."""
-  inputs, rows, outputs, of_rows, scratch, to = split_refs(refs, 8, 7, 5, 2, 3, 4)
-  rows, kept = Rows(*rows[:5]), Kept(*rows[5:])
-  to, (of_query, of_own) = Sums(*to), of_rows
-  key_value, biases = inputs[3], tuple(x[0] for x in inputs[6:])
-  relative_sum, key_value_sum = scratch[1:]
+  sizes = (8, 7, 5, 2, 3, 4) if tiling.num_branches else (8, 0, 5, 0, 3, 0)
+  inputs, rows, outputs, of_rows, scratch, to = split_refs(refs, *sizes)
+  query, out_gradient, sums, key_value, near, far, content_bias, position_bias = inputs
+  of_query, of_key_value, of_relative, of_content, of_position = outputs
+  query_sum, relative_sum, key_value_sum = scratch
+  block = tiling.block
   row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
   length, last = lengths[row], i == tiling.query_blocks - 1
-  _start(tiling, *inputs, *outputs, *scratch)
-  _accumulate(tiling, lengths, *inputs, *outputs, *scratch)
-
-  @pl.when(last & (j == 0))
-  def _():
-    start_sums(tiling, rows, kept, biases, to, of_own)
-
-  @pl.when(last & (j >= tiling.first_key_block(length)))
-  def _():
-    add_to_sums(
-      tiling, rows, kept, biases, key_value, length, j, to, key_value_sum)
-
-  @pl.when(last & (j == tiling.key_blocks - 1))
-  def _():
-    finish_sums(tiling, rows, biases, to, of_query, relative_sum, outputs[3:])
-
-  _finish(tiling, *inputs, *outputs, *scratch)
-
-
-def _start(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
-           of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
-           key_value_sum):
-  """Zeros the sums that start with this tile."""
-  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
 
   def zero(ref):
     ref[...] = jnp.zeros(ref.shape, ref.dtype)
@@ -619,15 +572,6 @@ def _start(tiling, query, out_gradient, sums, key_value, near, far, content_bias
       def _():
         for ref in (relative_sum, of_content, of_position):
           zero(ref)
-
-
-def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far, content_bias,
-                position_bias, of_query, of_key_value, of_relative, of_content, of_position,
-                query_sum, relative_sum, key_value_sum):
-  """Adds this tile's contributions."""
-  block = tiling.block
-  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
-  length = lengths[row]
 
   @pl.when((j >= tiling.first_key_block(length)) & (i >= j - tiling.memory_blocks))
   def _():
@@ -649,19 +593,28 @@ def _accumulate(tiling, lengths, query, out_gradient, sums, key_value, near, far
     relative_sum[pl.ds(tiling.distance_block(i, j) * block, 2 * block)] += dot(
       tiling, by_distance, with_position, 'xa,xb')
 
+  if tiling.num_branches:  # a tile of theirs goes with the last block of queries
+    rows, kept, to = Rows(*rows[:5]), Kept(*rows[5:]), Sums(*to)
+    biases = content_bias[0], position_bias[0]
 
-def _finish(tiling, query, out_gradient, sums, key_value, near, far, content_bias, position_bias,
-            of_query, of_key_value, of_relative, of_content, of_position, query_sum, relative_sum,
-            key_value_sum):
-  """Writes the sums that are complete after this tile."""
-  block = tiling.block
-  row, j, i = (pl.program_id(axis) for axis in (1, 2, 3))
+    @pl.when(last & (j == 0))
+    def _():
+      start_sums(tiling, rows, kept, biases, to, of_rows[1])
 
+    @pl.when(last & (j >= tiling.first_key_block(length)))
+    def _():
+      add_to_sums(tiling, rows, kept, biases, key_value, length, j, to, key_value_sum)
+
+    @pl.when(last & (j == tiling.key_blocks - 1))
+    def _():
+      finish_sums(tiling, rows, biases, to, of_rows[0], relative_sum, (of_content, of_position))
+
+  # Sums that are complete after this tile.
   @pl.when(i == j - tiling.memory_blocks)
   def _():
     of_query[0, 0] = (tiling.scale * query_sum[pl.ds(i * block, block)]).astype(of_query.dtype)
 
-  @pl.when(i == tiling.query_blocks - 1)
+  @pl.when(last)
   def _():
     of_key_value[:, 0, 0] = key_value_sum[...].astype(of_key_value.dtype)
 
@@ -687,64 +640,33 @@ _CAPACITY = {
 
 
 def fused_attention(
-  query: Float[Array, 'N B T H'],
-  key_value: Float[Array, '2 N B S H'],
-  relative: Float[Array, 'N S H'],
-  content_bias: Float[Array, 'N H'],
-  position_bias: Float[Array, 'N H'],
-  memory_length: Int[Array, 'B'],
-  *,
-  block: int = 512,  # most queries and keys in a tile, a multiple of 128
-  barrel_shift: bool = False,  # for v4, which lacks the strided rotation
-  interpret: bool = False,  # on any device, slowly, with blocks of any size
-) -> Float[Array, 'N B T H']:
-  """`relative_attention` as a Pallas kernel for TPUs from v4 on; differentiable."""
-  segment_len = query.shape[2]
-  tiling = _tiling(query, segment_len, key_value.shape[3] - segment_len, block=block,
-                   barrel_shift=barrel_shift, interpret=interpret)
-  biases = content_bias[:, None], position_bias[:, None]
-  return _attention(tiling, query, key_value, relative, *biases, (memory_length, None))
-
-
-def attention_with_branches(
   query: Float[Array, 'N B X H'],  # X = T + Q: the segment's, then those of its branches' pieces
   key_value: Float[Array, '2 N B Y H'],  # Y = S + Q
   relative: Float[Array, 'N R H'],  # R = S + P
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
-  start: Int[Array, 'B K'],
   memory_length: Int[Array, 'B'],
+  start: Int[Array, 'B K'] | None = None,  # of the branches, if any
   *,
   segment_len: int,
-  block: int = 512,
-  barrel_shift: bool = False,
-  interpret: bool = False,
+  block: int = 512,  # most queries and keys in a tile, a multiple of 128
+  barrel_shift: bool = False,  # for v4, which lacks the strided rotation
+  interpret: bool = False,  # on any device, slowly, with blocks of any size
 ) -> Float[Array, 'N B X H']:
-  """`fused_attention` of a segment and `branch_attention` of its branches in the same kernels."""
-  tiling = _tiling(query, segment_len, key_value.shape[3] - query.shape[2], block=block,
-                   barrel_shift=barrel_shift, interpret=interpret,
-                   branches=(start.shape[1], (query.shape[2] - segment_len) // start.shape[1]))
-  if not tiling.branches_fit:
-    raise ValueError(f'{tiling.branch_rows} rows of branches do not divide a block of '
-                     f'{tiling.block} queries: the kernel takes fewer pieces')
-  biases = content_bias[:, None], position_bias[:, None]
-  return _attention(tiling, query, key_value, relative, *biases, (memory_length, start))
+  """`relative_attention` of a segment, and `branch_attention` of its branches, in one kernel.
 
-
-def _tiling(query, segment_len, memory_len, *, block, barrel_shift, interpret, branches=(0, 0)):
-  """Sizes of a call; ValueError for what the kernels cannot compute."""
-  if query.dtype not in (jnp.float32, jnp.bfloat16):
-    raise ValueError(f"the attention kernel computes in float32 or bfloat16, not {query.dtype}: "
-                     "set model.attention='blocks'")
-  if block % _UNIT and not interpret:
-    raise ValueError(f'the attention kernel needs blocks of a multiple of {_UNIT}, not {block}: '
-                     'set model.attention_block')
-  return Tiling(
+  It is a Pallas kernel for TPUs from v4 on, differentiable, in float32 and bfloat16.
+  `kernel_runs_on` says for which sizes.
+  """
+  branches = 0 if start is None else start.shape[1]
+  tiling = Tiling(
     num_heads=query.shape[0], num_rows=query.shape[1], segment_len=segment_len,
-    memory_len=memory_len, width=query.shape[3],
+    memory_len=key_value.shape[3] - query.shape[2], width=query.shape[3],
     block=_block(segment_len, block, barrel_shift=barrel_shift), dtype=str(query.dtype),
-    barrel_shift=barrel_shift, interpret=interpret, num_branches=branches[0],
-    num_pieces=branches[1])
+    barrel_shift=barrel_shift, interpret=interpret, num_branches=branches,
+    num_pieces=(query.shape[2] - segment_len) // max(branches, 1))
+  return _attention(tiling, query, key_value, relative, content_bias[:, None],
+                    position_bias[:, None], (memory_length, start))
 
 
 def needs_barrel_shift(device_kind: str) -> bool:
@@ -785,7 +707,9 @@ def kernel_runs_on(
   joint = dataclasses.replace(
     alone, block=_block(segment_len, block, barrel_shift=barrel_shift), num_branches=branches[0],
     num_pieces=branches[1])
-  return joint.branches_fit and alone.gathered_bytes + joint.branch_bytes <= capacity
+  if joint.branch_rows and joint.block % joint.branch_rows:
+    return False
+  return alone.gathered_bytes + joint.branch_bytes <= capacity
 
 
 def fitting_block(segment_len: int, *, most: int) -> int:
@@ -902,8 +826,7 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
     jax.ShapeDtypeStruct(query.shape, query.dtype),
     jax.ShapeDtypeStruct((num_heads, num_rows, 1, queries), jnp.float32)]
   out_specs = [of_queries, pl.BlockSpec((1, 1, 1, block), lambda n, b, i, j, _: (n, b, 0, i))]
-  scratch = [pltpu.VMEM((block, 1), jnp.float32), pltpu.VMEM((block, 1), jnp.float32),
-             pltpu.VMEM((block, width), jnp.float32)]
+  scratch: list[tuple[int, ...]] = [(block, 1), (block, 1), (block, width)]
   if tiling.num_branches:
     size = tiling.branch_rows
     inputs += Rows(query, key_value, relative, *rows_of(tiling, start))
@@ -911,13 +834,14 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
     for columns, dtype in ((width, query.dtype), (1, jnp.float32)):
       out_shape.append(jax.ShapeDtypeStruct((num_heads, num_rows, size, columns), dtype))
       out_specs.append(pl.BlockSpec((1, 1, size, columns), lambda n, b, *_: (n, b, 0, 0)))
-    scratch += average_shapes(tiling)
+    scratch += Average((tiling.key_blocks, size, block), (size, 1), (size, 1), (size, width))
   out, log_sum, *of_rows = pl.pallas_call(
-    functools.partial(_forward_with_branches if tiling.num_branches else _forward_tile, tiling),
+    functools.partial(_forward_tile, tiling),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
       grid=(num_heads, num_rows, tiling.query_blocks, tiling.key_blocks),
-      in_specs=in_specs, out_specs=out_specs, scratch_shapes=scratch),
+      in_specs=in_specs, out_specs=out_specs,
+      scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch]),
     out_shape=out_shape,
     compiler_params=pltpu.CompilerParams(
       # Branches go with the last block of queries, so with them no two cores may share a row.
@@ -933,34 +857,30 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
   return out.at[:, :, queries:].set(of_branches), log_sum, log_sum_of_branches
 
 
-def _forward_with_branches(tiling, lengths, *refs):
-  """One tile of the forward pass, and a tile of the branches with the last block of queries."""
-  inputs, rows, (out, log_sum, *of_rows), scratch, to = split_refs(refs, 6, 5, 4, 3, 4)
-  rows, to = Rows(*rows), Average(*to)
-  key_value, biases = inputs[1], tuple(x[0] for x in inputs[4:])
-  i, j = pl.program_id(2), pl.program_id(3)
-  length, last = lengths[pl.program_id(1)], i == tiling.query_blocks - 1
-
-  @pl.when(last & (j == 0))
-  def _():
-    start_average(tiling, rows, biases, to)
-
-  @pl.when(last & (j >= tiling.first_key_block(length)))
-  def _():
-    add_to_average(tiling, rows, biases, key_value, length, j, to)
-
-  @pl.when(last & (j == tiling.key_blocks - 1))
-  def _():
-    finish_average(to, *of_rows)
-
-  _forward_tile(tiling, lengths, *inputs, out, log_sum, *scratch)
-
-
-def _forward_tile(tiling, lengths, query, key_value, near, far, content_bias, position_bias, out,
-                  log_sum, highest, total, average):
+def _forward_tile(tiling, lengths, *refs):
   """One tile of the forward pass; the inner loop runs over key blocks."""
+  sizes = (6, 5, 4, 3, 4) if tiling.num_branches else (6, 0, 2, 3, 0)
+  inputs, rows, (out, log_sum, *of_rows), (highest, total, average), to = split_refs(refs, *sizes)
+  query, key_value, near, far, content_bias, position_bias = inputs
   i, j = pl.program_id(2), pl.program_id(3)
   length = lengths[pl.program_id(1)]
+
+  if tiling.num_branches:  # a tile of theirs goes with the last block of queries
+    rows, to = Rows(*rows), Average(*to)
+    biases, with_last = (content_bias[0], position_bias[0]), i == tiling.query_blocks - 1
+
+    @pl.when(with_last & (j == 0))
+    def _():
+      start_average(tiling, rows, biases, to)
+
+    @pl.when(with_last & (j >= tiling.first_key_block(length)))
+    def _():
+      add_to_average(tiling, rows, biases, key_value, length, j, to)
+
+    @pl.when(with_last & (j == tiling.key_blocks - 1))
+    def _():
+      finish_average(to, *of_rows)
+
   last = i + tiling.memory_blocks
 
   @pl.when(j == 0)

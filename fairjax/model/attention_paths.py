@@ -23,12 +23,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from fairjax.config import ModelConfig
 from fairjax.model import partitioning
 from fairjax.model.attention import attention_by_head, attention_in_blocks, relative_attention
-from fairjax.model.attention_kernel import (
-  attention_with_branches,
-  fused_attention,
-  kernel_runs_on,
-  needs_barrel_shift,
-)
+from fairjax.model.attention_kernel import fused_attention, kernel_runs_on, needs_barrel_shift
 from fairjax.model.xla_features import device_in_context
 
 _faulty: set[str] = set()  # kinds of devices on which this process does not use the kernel
@@ -79,10 +74,7 @@ def main_attention(
   device, path = _device_and_path(config)
   shared = (relative, content_bias, position_bias, memory_length)
   if path == 'kernel':
-    kernel = functools.partial(
-      fused_attention, block=config.attention_block,
-      barrel_shift=needs_barrel_shift(device.device_kind))
-    return over_mesh(kernel, query.shape[:2])(query, key_value, *shared)
+    return _kernel(config, query.shape[2], device)(query, key_value, *shared)
   rate = config.attention_dropout
   attention = {
     'shift': functools.partial(relative_attention, rate=rate),
@@ -117,11 +109,15 @@ def segment_and_branches(
 ) -> Float[Array, 'N B X H']:
   """Attention [N, B, T + Q, H] of a segment and its branches in one kernel."""
   device, _ = _device_and_path(config)
-  kernel = functools.partial(
-    attention_with_branches, segment_len=segment_len, block=config.attention_block,
-    barrel_shift=needs_barrel_shift(device.device_kind))
-  return over_mesh(kernel, query.shape[:2], of_rows=2)(
-    query, key_value, relative, content_bias, position_bias, start, memory_length)
+  return _kernel(config, segment_len, device)(
+    query, key_value, relative, content_bias, position_bias, memory_length, start)
+
+
+def _kernel(config, segment_len, device):
+  """The kernel on each device's own heads and rows."""
+  return over_mesh(functools.partial(
+    fused_attention, segment_len=segment_len, block=config.attention_block,
+    barrel_shift=needs_barrel_shift(device.device_kind)))
 
 
 def _device_and_path(config):
@@ -154,15 +150,14 @@ def all_but_halves(primitive: Any, *_: Any, **__: Any) -> bool:
   return primitive.name not in ('split', 'squeeze')
 
 
-def over_mesh(
-  kernel: Callable[..., Array],
-  shape: tuple[int, ...],  # N and B
-  *, of_rows: int = 1,  # arrays after the biases, whose first axis is B
-) -> Callable[..., Array]:
+def over_mesh(kernel: Callable[..., Array]) -> Callable[..., Array]:
   """Runs a kernel on each device's own heads and rows, since the compiler cannot split it."""
-  heads, rows = partitioning.dividing(('heads', 'rows'), shape)
-  P = PartitionSpec
-  return partitioning.per_device(
-    kernel, in_specs=(P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads),
-                      *[P(rows)] * of_rows),
-    out_specs=P(heads, rows))
+  def run(query, key_value, relative, content_bias, position_bias, *by_row):
+    heads, rows = partitioning.dividing(('heads', 'rows'), query.shape[:2])
+    P = PartitionSpec
+    in_specs = (P(heads, rows), P(None, heads, rows), P(heads), P(heads), P(heads),
+                *[P(rows)] * len(by_row))
+    return partitioning.per_device(kernel, in_specs=in_specs, out_specs=P(heads, rows))(
+      query, key_value, relative, content_bias, position_bias, *by_row)
+
+  return run

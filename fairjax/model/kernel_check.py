@@ -9,12 +9,7 @@ import numpy as np
 from fairjax.config import ModelConfig
 from fairjax.errors import first_line
 from fairjax.model.attention import attention_in_blocks, branch_attention
-from fairjax.model.attention_kernel import (
-  attention_with_branches,
-  fused_attention,
-  kernel_runs_on,
-  needs_barrel_shift,
-)
+from fairjax.model.attention_kernel import fused_attention, kernel_runs_on, needs_barrel_shift
 
 TOLERANCE = 0.03
 """Largest difference, by the largest value of an array: products in bfloat16 make 0.01."""
@@ -57,9 +52,8 @@ def _difference(config, branches, options):
   cotangent = jnp.asarray(rng.normal(size=arrays[0].shape), config.dtype)
 
   def kernel(*arrays):
-    if not count:
-      return fused_attention(*arrays, memory_length, **options)
-    return attention_with_branches(*arrays, start, memory_length, segment_len=length, **options)
+    return fused_attention(*arrays, memory_length, start if count else None, segment_len=length,
+                           **options)
 
   def blocks(query, key_value, relative, u, v):
     row, own = jnp.split(key_value, [keys], axis=3)

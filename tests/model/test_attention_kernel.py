@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 
 import flax.linen as nn
 import jax
@@ -15,27 +16,49 @@ from jax.sharding import AxisType
 
 from fairjax.model import TransformerXL, attention_kernel, attention_paths
 from fairjax.model.attention import branch_attention, relative_attention
-from fairjax.model.attention_kernel import (
-  attention_with_branches,
-  fused_attention,
-  kernel_runs_on,
-)
+from fairjax.model.attention_kernel import fused_attention, kernel_runs_on
 
 N, B, H = 2, 3, 8
 _value_and_gradients = oracle.value_and_gradients
 
 
-def _arrays(segment_len, memory_len, dtype=jnp.float32):
-  """q, key_value, relative, u, v and three rows: whole memory, part of it, none."""
+def _arrays(segment_len, memory_len, branches=(0, 0), dtype=jnp.float32):
+  """q, key_value, relative, u, v; memory lengths of three rows: whole, a part, none; starts.
+
+  Branches start anywhere, at both ends too.
+  """
   rng = np.random.default_rng(segment_len)
-  keys = memory_len + segment_len
-  shapes = ((N, B, segment_len, H), (2, N, B, keys, H), (N, keys, H), (N, H), (N, H))
+  keys, (count, pieces) = memory_len + segment_len, branches
+  behind = count * pieces
+  shapes = ((N, B, segment_len + behind, H), (2, N, B, keys + behind, H), (N, keys + pieces, H),
+            (N, H), (N, H))
   arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
-  return arrays, jnp.array([memory_len, memory_len // 3, 0], jnp.int32)
+  length = jnp.array([memory_len, memory_len // 3, 0], jnp.int32)
+  if not count:
+    return arrays, length, None
+  start = rng.integers(0, segment_len, size=(B, count))
+  # The first position with a whole memory and with none, and the last one.
+  start[0, 0], start[1, -1], start[2, 0] = 0, segment_len - 1, 0
+  return arrays, length, jnp.asarray(start, jnp.int32)
 
 
-def _reference(query, key_value, *rest):
-  return relative_attention(query, key_value[0], key_value[1], *rest)
+def _reference(query, key_value, relative, u, v, length, start=None, *, segment_len):
+  row, own = jnp.split(key_value, [key_value.shape[3] - query.shape[2] + segment_len], axis=3)
+  further, near = jnp.split(relative, [relative.shape[1] - row.shape[3]], axis=1)
+  found = relative_attention(query[:, :, :segment_len], *row, near, u, v, length)
+  if start is None:
+    return found
+  return jnp.concatenate([found, branch_attention(
+    query[:, :, segment_len:], *row, *own, near, further, u, v, start, length,
+    segment_len=segment_len)], axis=2)
+
+
+def _both(arrays, length, start, segment_len, **options):
+  """Values and gradients by the kernel and by the reference."""
+  kernel = functools.partial(fused_attention, interpret=True, **options)
+  return (oracle.jit(lambda a, f=f: _value_and_gradients(
+    lambda *a: f(*a, start, segment_len=segment_len), a, length))(arrays)
+    for f in (kernel, _reference))
 
 
 def _errors(ours, expected):
@@ -45,77 +68,21 @@ def _errors(ours, expected):
   return [x if np.isfinite(x) else np.inf for x in found]
 
 
-@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift'), [
-  (16, 16, 8, False), (24, 8, 8, True), (8, 0, 8, False), (21, 11, 8, True), (5, 19, 8, False),
-  (13, 7, 16, False), (17, 9, 12, True)])
-def test_values_and_gradients_are_those_of_whole_scores(
-    segment_len, memory_len, block, barrel_shift, monkeypatch):
-  arrays, length = _arrays(segment_len, memory_len)
-  # Rows are reversed in groups of the width of a register: in two of them here.
-  monkeypatch.setattr(attention_kernel, '_LANES', 4)
-  kernel = functools.partial(
-    fused_attention, block=block, barrel_shift=barrel_shift, interpret=True)
-  ours, expected = (
-    oracle.jit(lambda a, f=f: _value_and_gradients(f, a, length))(arrays)
-    for f in (kernel, _reference))
-  assert max(_errors(ours, expected)) <= 1e-5
-
-
-def _arrays_with_branches(segment_len, memory_len, shape, dtype=jnp.float32):
-  """As `_arrays`, with the pieces of branches that start anywhere, at both ends too."""
-  rng = np.random.default_rng(segment_len)
-  keys, (branches, pieces) = memory_len + segment_len, shape
-  behind = branches * pieces
-  shapes = ((N, B, segment_len + behind, H), (2, N, B, keys + behind, H), (N, keys + pieces, H),
-            (N, H), (N, H))
-  arrays = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
-  start = rng.integers(0, segment_len, size=(B, branches))
-  # The first position with a whole memory and with none, and the last one.
-  start[0, 0], start[1, -1], start[2, 0] = 0, segment_len - 1, 0
-  return arrays, jnp.asarray(start, jnp.int32), jnp.array(
-    [memory_len, memory_len // 3, 0], jnp.int32)
-
-
-def _joint(segment_len, **options):
-  """The kernel with branches, its arrays in the order of `_value_and_gradients`."""
-  def run(query, key_value, relative, u, v, length, *, start):
-    return attention_with_branches(
-      query, key_value, relative, u, v, start, length, segment_len=segment_len, interpret=True,
-      **options)
-  return run
-
-
-def _separate(segment_len):
-  def run(query, key_value, relative, u, v, length, *, start):
-    row, own = jnp.split(key_value, [key_value.shape[3] - query.shape[2] + segment_len], axis=3)
-    further, near = jnp.split(relative, [relative.shape[1] - row.shape[3]], axis=1)
-    return jnp.concatenate([
-      relative_attention(query[:, :, :segment_len], *row, near, u, v, length),
-      branch_attention(query[:, :, segment_len:], *row, *own, near, further, u, v, start, length,
-                       segment_len=segment_len)], axis=2)
-  return run
-
-
-# Whole blocks and padded ones; rows of branches that fill theirs and that do not; one piece.
-@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift', 'shape'), [
+# Without branches, then with them: whole blocks and padded ones; rows of branches that fill theirs
+# and that do not; one piece.
+@pytest.mark.parametrize(('segment_len', 'memory_len', 'block', 'barrel_shift', 'branches'), [
+  *((*case, (0, 0)) for case in (
+    (16, 16, 8, False), (24, 8, 8, True), (8, 0, 8, False), (21, 11, 8, True), (5, 19, 8, False),
+    (13, 7, 16, False), (17, 9, 12, True))),
   (24, 8, 8, True, (2, 4)), (8, 0, 8, False, (1, 1)), (13, 7, 16, False, (4, 3)),
   *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
     (16, 16, 8, False, (4, 2)), (5, 19, 8, False, (2, 4)), (33, 40, 16, True, (8, 1))))])
-def test_branches_go_along_with_their_segment(segment_len, memory_len, block, barrel_shift, shape,
-                                              monkeypatch):
-  arrays, start, length = _arrays_with_branches(segment_len, memory_len, shape)
+def test_values_and_gradients_are_those_of_whole_scores(
+    segment_len, memory_len, block, barrel_shift, branches, monkeypatch):
+  # Rows are reversed in groups of the width of a register: in two of them here.
   monkeypatch.setattr(attention_kernel, '_LANES', 4)
-  ours, expected = (
-    oracle.jit(lambda a, f=f: _value_and_gradients(
-      functools.partial(f, start=start), a, length))(arrays)
-    for f in (_joint(segment_len, block=block, barrel_shift=barrel_shift), _separate(segment_len)))
-  assert max(_errors(ours, expected)) <= 1e-5
-
-
-def test_more_pieces_than_a_block_has_rows_are_refused():
-  arrays, start, length = _arrays_with_branches(8, 8, (3, 3))
-  with pytest.raises(ValueError, match='16 rows of branches do not divide a block of 8 queries'):
-    _joint(8, block=8)(*arrays, length, start=start)
+  given = _arrays(segment_len, memory_len, branches)
+  assert max(_errors(*_both(*given, segment_len, block=block, barrel_shift=barrel_shift))) <= 1e-5
 
 
 @pytest.mark.parametrize(('kind', 'sizes', 'branches', 'alone', 'joint'), [
@@ -134,20 +101,12 @@ def test_where_branches_go_along(kind, sizes, branches, alone, joint):
   assert kernel_runs_on(kind, **sizes, branches=branches) == joint
 
 
-@pytest.mark.parametrize('with_branches', [
-  False, pytest.param(True, marks=pytest.mark.weekly)])
-def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(with_branches):
-  if with_branches:
-    exact, start, length = _arrays_with_branches(16, 16, (4, 2))
-    kernel, reference = (
-      functools.partial(f, start=start) for f in (_joint(16, block=8), _separate(16)))
-  else:
-    exact, length = _arrays(16, 16)
-    kernel, reference = functools.partial(fused_attention, block=8, interpret=True), _reference
-  coarse = [a.astype(jnp.bfloat16) for a in exact]
-  expected, ours, theirs = (
-    oracle.jit(lambda a, f=f: _value_and_gradients(f, a, length))(arrays) for f, arrays in (
-      (reference, [a.astype(jnp.float32) for a in coarse]), (kernel, coarse), (reference, coarse)))
+@pytest.mark.parametrize('branches', [
+  (0, 0), pytest.param((4, 2), marks=pytest.mark.weekly)])
+def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(branches):
+  coarse, *rest = _arrays(16, 16, branches, jnp.bfloat16)
+  ours, theirs = _both(coarse, *rest, 16, block=8)
+  _, expected = _both([a.astype(jnp.float32) for a in coarse], *rest, 16, block=8)
   assert {a.dtype for a in ours} == {jnp.dtype('bfloat16')}
   root_mean_square = lambda arrays: [  # noqa: E731
     float(np.sqrt(np.mean((np.asarray(a, np.float32) - b) ** 2) / np.mean(b ** 2)))
@@ -157,9 +116,9 @@ def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(with_branches
 
 
 def test_no_array_grows_with_the_square_of_the_segment():
-  arrays, start, length = _arrays_with_branches(64, 64, (4, 4))
-  kernel = functools.partial(_joint(64, block=16), start=start)
-  program = jax.make_jaxpr(lambda a: _value_and_gradients(kernel, a, length))(arrays)
+  arrays, length, start = _arrays(64, 64, (4, 4))
+  program = jax.make_jaxpr(lambda a: _value_and_gradients(lambda *a: fused_attention(
+    *a, start, segment_len=64, block=16, interpret=True), a, length))(arrays)
   shapes = set()
 
   def walk(jaxpr):
@@ -172,61 +131,45 @@ def test_no_array_grows_with_the_square_of_the_segment():
   assert not [shape for shape in shapes if np.prod(shape) > 2 * N * B * 144 * H]
 
 
-@pytest.mark.parametrize(('changes', 'words'), [
-  ({'block': 100}, 'multiple of 128'), ({'block': 256, 'dtype': jnp.float16}, 'float16')])
-def test_what_the_kernel_cannot_do_is_refused(changes, words):
-  arrays, length = _arrays(8, 8, changes.get('dtype', jnp.float32))
-  with pytest.raises(ValueError, match=words):
-    fused_attention(*arrays, length, block=changes['block'])
-
-
 RULES = (('rows', ('data', 'fsdp')), ('heads', 'model'))
 
 
-@pytest.mark.parametrize(('shape', 'split', 'with_branches'), [
-  ((1, 2, 2), True, True), ((8, 1, 1), False, False),
+@pytest.mark.parametrize(('shape', 'split', 'branches'), [
+  ((1, 2, 2), True, (4, 2)), ((8, 1, 1), False, (0, 0)),
   *(pytest.param(*case, marks=pytest.mark.weekly) for case in (
-    ((1, 2, 2), True, False), ((8, 1, 1), False, True)))])
-def test_every_device_computes_its_own_rows_and_heads(shape, split, with_branches):
-  behind = 8 if with_branches else 0
-  if with_branches:
-    arrays, start, length = _arrays_with_branches(16, 16, (4, 2))
-  else:
-    arrays, length = _arrays(16, 16)
+    ((1, 2, 2), True, (0, 0)), ((8, 1, 1), False, (4, 2))))])
+def test_every_device_computes_its_own_rows_and_heads(shape, split, branches):
+  arrays, *by_row = _arrays(16, 16, branches)
   arrays[0], arrays[1] = arrays[0][:, :2], arrays[1][:, :, :2]
-  length = length[:2]
+  by_row = [x[:2] for x in by_row if x is not None]
   mesh = jax.make_mesh(shape, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3,
                        devices=jax.devices()[:int(np.prod(shape))])
 
-  def attention(*arrays):
-    if not with_branches:
-      kernel = functools.partial(fused_attention, block=8, interpret=True)
-      return attention_paths.over_mesh(kernel, (N, 2))(*arrays)
-    kernel = functools.partial(attention_with_branches, segment_len=16, block=8, interpret=True)
-    return attention_paths.over_mesh(kernel, (N, 2), of_rows=2)(
-      *arrays[:-1], start[:2], arrays[-1])
+  def gradients(attention):
+    return jax.jit(lambda arrays, length, *start: _value_and_gradients(
+      lambda *a: attention(*a, *start), arrays, length))
 
-  reference = functools.partial(_separate(16), start=start[:2]) if with_branches else _reference
-  expected = jax.jit(lambda a, n: _value_and_gradients(reference, a, n))(arrays, length)
+  expected = gradients(functools.partial(_reference, segment_len=16))(arrays, *by_row)
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
-    program = jax.jit(lambda a, n: _value_and_gradients(attention, a, n))
-    ours = program(arrays, length)
-    text = str(jax.make_jaxpr(program)(arrays, length))
+    program = gradients(attention_paths.over_mesh(functools.partial(
+      fused_attention, segment_len=16, block=8, interpret=True)))
+    ours = program(arrays, *by_row)
+    text = str(jax.make_jaxpr(program)(arrays, *by_row))
   assert max(_errors(ours, expected)) <= 1e-5
   # Inside a device: one of two rows and one of two heads, or all where they do not divide.
   assert 'shard_map' in text
-  assert (f'f32[1,1,{16 + behind},{H}]' in text) == split
+  assert (f'f32[1,1,{16 + math.prod(branches)},{H}]' in text) == split
 
 
 @pytest.mark.parametrize('joint', [True, pytest.param(False, marks=pytest.mark.weekly)])
 def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint):
   calls = []
-  for kernel in (fused_attention, attention_with_branches):
-    def interpreted(*args, kernel=kernel, **options):
-      calls.append(kernel)
-      return kernel(*args, interpret=True, **options)
 
-    monkeypatch.setattr(attention_paths, kernel.__name__, interpreted)
+  def interpreted(*arrays, **options):
+    calls.append(len(arrays) == 7)  # with the starts of branches
+    return fused_attention(*arrays, interpret=True, **options)
+
+  monkeypatch.setattr(attention_paths, 'fused_attention', interpreted)
   monkeypatch.setattr(attention_paths, 'kernel_runs_on', lambda *args, **sizes: joint)
   shift = dataclasses.replace(oracle.TINY, attention='shift')
   kernel = dataclasses.replace(shift, attention='kernel', attention_block=16, remat='dots')
@@ -240,7 +183,7 @@ def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint
   ours, expected = (
     oracle.jit(jax.grad(lambda p, c=c: loss(p, c)))(params) for c in (kernel, shift))
   assert max(_errors(jax.tree.leaves(ours), jax.tree.leaves(expected))) <= 1e-5
-  assert set(calls) == {attention_with_branches if joint else fused_attention}
+  assert set(calls) == {joint}
 
 
 def _equations(jaxpr):
@@ -269,7 +212,8 @@ def test_declared_operations_are_those_of_the_kernel(barrel_shift, block, width)
   length = jnp.full((b,), m, jnp.int32)
 
   def loss(*arrays):
-    out = fused_attention(*arrays, length, block=block, barrel_shift=barrel_shift)
+    out = fused_attention(
+      *arrays, length, segment_len=t, block=block, barrel_shift=barrel_shift)
     return out.astype(jnp.float32).sum()
 
   traced = jax.make_jaxpr(jax.grad(loss, argnums=range(5)))(*arrays).jaxpr

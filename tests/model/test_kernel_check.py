@@ -7,7 +7,7 @@ import pytest
 from fairjax.config import ModelConfig
 from fairjax.model import kernel_check
 from fairjax.model.attention import attention_in_blocks
-from fairjax.model.attention_kernel import attention_with_branches
+from fairjax.model.attention_kernel import fused_attention
 
 SIZES = ModelConfig(num_heads=2, head_dim=8, segment_len=16, memory_len=16, attention_block=8)
 
@@ -29,15 +29,15 @@ def test_the_kernel_is_as_blocks():
 ], ids=['scaled', 'one value', 'not a number', 'gradient', 'gradient is not a number'])
 def test_a_broken_kernel_differs(monkeypatch, broken):
   monkeypatch.setattr(
-    kernel_check, 'fused_attention', lambda query, key_value, *arrays, block, **options: broken(
-      attention_in_blocks(query, *key_value, *arrays, block=block), query))
+    kernel_check, 'fused_attention',
+    lambda query, key_value, *rest, block, **options: broken(
+      attention_in_blocks(query, *key_value, *rest[:4], block=block), query))
   assert 'differs from blocks by' in _fault()
 
 
 def test_a_kernel_that_is_broken_in_branches_alone_differs(monkeypatch):
-  monkeypatch.setattr(
-    kernel_check, 'attention_with_branches', lambda *arrays, **options: jnp.nan
-    * attention_with_branches(*arrays, **options))
+  monkeypatch.setattr(kernel_check, 'fused_attention', lambda *arrays, **options: (
+    1 if arrays[-1] is None else jnp.nan) * fused_attention(*arrays, **options))
   assert _fault() == '' and 'differs from blocks by nan' in _fault((4, 2))
 
 
