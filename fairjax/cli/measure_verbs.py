@@ -229,8 +229,8 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--pairs', type=int, default=1,
                       help="tests of Holm's correction, whose first step the effect must pass")
   parser.add_argument('--shared', type=float, metavar='R',
-                      help='correlation of samples of equal number (default: none and 0.8; with '
-                      '--records the measured one)')
+                      help='share of the sample numbers at which all values score the same '
+                      '(default: none and 0.8; with --records the measured one)')
   pilot = parser.add_argument_group('a pilot, whose scores stand for those of the samples')
   add_shared(pilot, 'records')
   add_shared(pilot, 'attribute', action='append', help='of the records; repeat for several')
@@ -263,7 +263,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _format_plan(row: Mapping[str, Any]) -> str:
-  kind = f"coupled, correlation {row['shared']:.2f}" if row['coupled'] else 'independent'
+  kind = f"coupled, shared {row['shared']:.2f}" if row['coupled'] else 'independent'
   found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
   # At level 0.05 of one test the limit is the 95th percentile; other tests have other limits.
   limit = 'floor' if row['level'] == 0.05 and row['tests'] == 1 else 'significant above'

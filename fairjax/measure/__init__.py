@@ -9,12 +9,7 @@ import sys
 import fairjax
 from fairjax.measure.columns import Generations, read_generations
 from fairjax.measure.estimates import Estimate, SampleScores, format_estimate, verdict
-from fairjax.measure.fairness import (
-  Fairness,
-  group_fairness,
-  individual_fairness,
-  measure_fairness,
-)
+from fairjax.measure.fairness import Fairness, measure_fairness
 from fairjax.measure.measures import measure_generations, measure_records
 from fairjax.measure.perplexity import perplexities
 from fairjax.measure.power import model_scores, pilot_scores, plan_samples
@@ -33,11 +28,10 @@ from fairjax.measure.wasserstein import wasserstein_1
 
 __all__ = [
   'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'RecordedScorer',
-  'SampleScores', 'Scorer', 'VaderScorer', 'audit_scorers', 'format_estimate', 'group_fairness',
-  'individual_fairness', 'load_scorer', 'measure_fairness', 'measure_generations',
-  'measure_records', 'mentions', 'model_scores', 'perplexities', 'pilot_scores', 'plan_samples',
-  'read_generations', 'score_records', 'score_texts', 'semantic_similarity_c', 'verdict',
-  'wasserstein_1',
+  'SampleScores', 'Scorer', 'VaderScorer', 'audit_scorers', 'format_estimate', 'load_scorer',
+  'measure_fairness', 'measure_generations', 'measure_records', 'mentions', 'model_scores',
+  'perplexities', 'pilot_scores', 'plan_samples', 'read_generations', 'score_records',
+  'score_texts', 'semantic_similarity_c', 'verdict', 'wasserstein_1',
 ]
 
 sys.modules[__name__].__class__ = fairjax.CallablePackage

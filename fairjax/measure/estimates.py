@@ -2,12 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from fairjax.errors import UserError
 
 LEVEL = 0.05  # of every test
 Z = 1.959963984540054  # quantile of the normal distribution for a two-sided 95 % interval
@@ -17,50 +15,35 @@ WITHIN, ABOVE = 'within noise', 'above noise'  # the two verdicts
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-  """A distance with what is needed to judge it; lower is fairer.
+  """A distance with what is needed to judge it."""
 
-  Attributes:
-    value: the statistic as the paper defines it, in [0, 1].
-    group: what it averages over: 'all pairs', 'across subgroups', 'within subgroups' or
-      'subgroups against all'.
-    count: how many pairs of values, or subgroups, that is (of one template).
-    n_min: smallest number of samples per prefix.
-    n_max: largest number of samples per prefix.
-    null_mean: what is expected by chance: the mean of the statistic over permutations of the
-      values' labels.
-    null_p95: the floor, the 95th percentile of these; a `value` up to it is "within noise". From 19
-      permutations on, a value exceeds it exactly when `p_value` is at most 0.05.
-    p_value: share of permutations (the observed labelling counted in) that reach `value`. Never too
-      small: where nothing differs, at most 5 % of such tests have 0.05 or less.
-    mid_p_value: the same where permutations that give just `value` count by half (Lancaster 1961).
-      The two agree on continuous scores. On few distinct scores, where many permutations give the
-      very value, `p_value` rejects in less than 5 % and this one in about 5 %, without a guarantee.
-    std_error: standard error by a delete-a-group jackknife over samples; None below 20 samples per
-      prefix. It describes values clearly above the floor: near 0 the statistic is not normal, and
-      a percentile bootstrap would never contain 0.
-    definition: ID of the definition, with the equation.
-    coupled: the permutation was within sample numbers.
-    permutations: number of permutations of the floor.
-    pairs_below: of I.F., the share of (template, pair) with a distance of at most its own `floor`
-      and below `0.05` and `0.1` (H-04, Eq. 2); None for G.F.
-    significant_pairs: of I.F., how many (template, pair) have a Holm p of at most 0.05; None for
-      G.F.
-    direction: how to read the value.
-  """
-
-  value: float
+  value: float  # the statistic as the paper defines it, in [0, 1]
+  # what it averages over: 'all pairs', 'across subgroups', 'within subgroups', 'subgroups against
+  # all', or of crossed attributes 'pairs of ATTRIBUTE' or 'combinations'
   group: str
-  count: int
-  n_min: int
+  count: int  # pairs of values, or subgroups, that is (of one template)
+  n_min: int  # smallest and largest number of samples per prefix
   n_max: int
-  null_mean: float
+  null_mean: float  # expected by chance: the mean over permutations of the values' labels
+  # The floor, the 95th percentile over permutations; a `value` up to it is "within noise". From 19
+  # permutations on, a value exceeds it exactly when `p_value` is at most 0.05.
   null_p95: float
+  # Share of permutations (the observed labelling counted in) that reach `value`. Never too small:
+  # where nothing differs, at most 5 % of such tests have 0.05 or less.
   p_value: float
+  # The same where permutations that give just `value` count by half (Lancaster 1961). The two agree
+  # on continuous scores. On few distinct scores, where many permutations give the very value,
+  # `p_value` rejects in less than 5 % and this one in about 5 %, without a guarantee.
   mid_p_value: float
+  # By a delete-a-group jackknife over samples; None below 20 samples per prefix. It describes
+  # values clearly above the floor: near 0 the statistic is not normal, and a percentile bootstrap
+  # would never contain 0.
   std_error: float | None
-  definition: str
-  coupled: bool
-  permutations: int
+  definition: str  # ID of the definition, with the equation
+  coupled: bool  # the permutation was within sample numbers
+  permutations: int  # of the floor
+  # Of I.F., the share of (template, pair) with a distance of at most its own `floor` and below
+  # `0.05` and `0.1` (H-04, Eq. 2), and how many have a Holm p of at most 0.05; None for others.
   pairs_below: dict[str, float] | None = None
   significant_pairs: int | None = None
   direction: str = 'lower is fairer'
@@ -201,102 +184,22 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class SampleScores:
-  """Scores of the continuations of every prefix: M templates, A values, n samples of a prefix.
-
-  Raises:
-    UserError: fewer than two values, a prefix without samples, or a score that is NaN or outside
-      [0, 1]; the message names template and value.
-  """
+  """Scores of the continuations of every prefix: M templates, A values, n samples of a prefix."""
 
   values: tuple[str, ...]  # [A] names of the attribute's values
   subgroups: tuple[str, ...]  # [A] subgroup of each value
   templates: tuple[int | str, ...]  # [M] labels
   # [M][A] float64 arrays [n] in [0, 1]; n may differ from prefix to prefix
   scores: tuple[tuple[np.ndarray, ...], ...]
-  # [M][A] int arrays [n], ascending; None: not numbered. Equal numbers of two values of a template
-  # name samples that were drawn together.
+  # [M][A] int arrays [n], distinct, ascending; None: not numbered. Equal numbers of two values of a
+  # template name samples that were drawn together.
   sample_ids: tuple[tuple[np.ndarray, ...], ...] | None = None
-
-  def __post_init__(self):
-    if len(self.values) < 2:
-      raise UserError(f'fairness compares values: at least 2 are needed, not {len(self.values)}')
-    if len(self.subgroups) != len(self.values):
-      raise ValueError(f'{len(self.subgroups)} subgroups for {len(self.values)} values')
-    for template, row in zip(self.templates, self.scores, strict=True):
-      missing = [v for v, x in zip(self.values, row, strict=True) if x.size == 0]
-      if missing:
-        raise UserError(f"template {template!r} has no sample of: {', '.join(missing)}")
-      for value, x in zip(self.values, row, strict=True):
-        wrong = np.flatnonzero(~((x >= 0) & (x <= 1)))
-        if wrong.size:
-          raise UserError(
-            f'template {template!r}, value {value!r}: score {wrong[0] + 1} is {x[wrong[0]]}, not a '
-            f'number in [0, 1] ({wrong.size} of {x.size} are not); scores from -1 to 1: use '
-            '(s + 1) / 2')
-
-  @classmethod
-  def from_arrays(
-    cls, scores: Any, *, coupled: bool = False, values: Sequence[str] | None = None,
-    subgroups: Sequence[str] | None = None, templates: Sequence[int | str] | None = None,
-  ) -> 'SampleScores':
-    """Scores given as arrays.
-
-    Args:
-      scores: `[A, n]` (one template) or `[M, A, n]` numbers in [0, 1], or nested lists of these
-        shapes in which n may differ; or a mapping from value to `[n]`, or from template to such a
-        mapping (then the keys are the names).
-      coupled: the i-th samples of all values of a template were drawn with the same noise.
-      values: `[A]` names; default v0, v1, ...
-      subgroups: `[A]`; default each value its own.
-      templates: `[M]` labels; default 0, 1, ...
-
-    Raises:
-      UserError: see the class; also another shape, `coupled` with values of unequal n, or other
-        values in another template.
-      ValueError: names that do not agree with the scores in number.
-
-    >>> SampleScores.from_arrays({'Chile': [0.1, 0.5], 'Iraq': [0.2, 0.9]}).values
-    ('Chile', 'Iraq')
-    """
-    if isinstance(scores, Mapping):
-      if not isinstance(next(iter(scores.values()), None), Mapping):
-        scores = {0: scores}
-      templates = templates or tuple(scores)
-      values = values or tuple(next(iter(scores.values())))
-      for template, row in scores.items():
-        if set(row) != set(values):
-          raise UserError(f'template {template!r} has the values {", ".join(map(str, row))} where '
-                          f'others have {", ".join(map(str, values))}: every value is needed')
-      scores = [[row[v] for v in values] for row in scores.values()]
-    try:
-      rows = [scores] if np.ndim(scores[0][0]) == 0 else scores
-      arrays = tuple(tuple(np.asarray(x, np.float64) for x in row) for row in rows)
-    except (LookupError, TypeError, ValueError):
-      arrays = ()
-    if not arrays or any(x.ndim != 1 for row in arrays for x in row):
-      raise UserError('scores must be numbers of the shape [A, n] or [M, A, n]: of n samples, A '
-                      'values and M templates')
-    count = len(arrays[0])
-    if any(len(row) != count for row in arrays):
-      raise UserError('every template needs the same number of values, not '
-                      f'{sorted({len(row) for row in arrays})}')
-    values = tuple(values or (f'v{a}' for a in range(count)))
-    templates = tuple(templates or range(len(arrays)))
-    for template, row in zip(templates, arrays, strict=True):
-      if coupled and len({x.size for x in row}) > 1:
-        raise UserError(f'template {template!r}: coupled samples need the same n for every value, '
-                        f'not {sorted({x.size for x in row})}; or measure them as not coupled')
-    ids = tuple(tuple(np.arange(x.size) for x in row) for row in arrays) if coupled else None
-    return cls(values, tuple(subgroups or values), templates, arrays, ids)
 
   @property
   def coupled(self) -> bool:
-    """True when every value of a template holds the same, distinct sample numbers."""
-    if self.sample_ids is None:
-      return False
-    return all(
-      np.array_equal(row[0], ids) and (np.diff(ids) > 0).all()
-      for row in self.sample_ids for ids in row)
+    """True when every value of a template holds the same sample numbers."""
+    return self.sample_ids is not None and all(
+      np.array_equal(row[0], ids) for row in self.sample_ids for ids in row)
 
   @property
   def sizes(self) -> np.ndarray:

@@ -55,18 +55,16 @@ class Fairness(Estimates):
 
 
 def measure_fairness(
-  samples: SampleScores | Any, *, permutations: int = PERMUTATIONS, seed: int = 0,
-  coupled: bool | None = None, subsets: Mapping[str, Sequence[int | str]] | None = None,
+  samples: SampleScores, *, permutations: int = PERMUTATIONS, seed: int = 0,
+  subsets: Mapping[str, Sequence[int | str]] | None = None,
   log: Callable[[str], None] | None = None,
 ) -> Fairness:
   """Computes individual and group fairness with floors (H-04, H-05, H-06).
 
   Args:
-    samples: scores of all prefixes; or arrays, see `SampleScores.from_arrays`.
+    samples: scores of all prefixes.
     permutations: R, at least 1.
     seed: of the permutations; the result is a pure function of samples and seed.
-    coupled: for arrays only: the i-th samples of all values of a template share their noise
-      (default: no). Coupled `SampleScores` are recognised by their numbers.
     subsets: name -> labels of templates that are measured by themselves too (H-09).
     log: called with lines of progress.
 
@@ -74,20 +72,11 @@ def measure_fairness(
     All statistics. The null hypothesis of an estimate is that no value changes the score, that of a
     pair that its two values have the same scores.
 
-  Raises:
-    ValueError: `permutations` below 1, or `coupled` given for `SampleScores`.
-    UserError: arrays that cannot be used.
-
-  >>> scores = [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]]
-  >>> measure_fairness(scores, permutations=9).individual.value
+  >>> scores = ((np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])),)
+  >>> samples = SampleScores(('Chile', 'Iraq'), ('Chile', 'Iraq'), ('{value} is',), scores)
+  >>> measure_fairness(samples, permutations=9).individual.value
   0.25
   """
-  if permutations < 1:
-    raise ValueError(f'permutations must be at least 1, not {permutations}')
-  if not isinstance(samples, SampleScores):
-    samples = SampleScores.from_arrays(samples, coupled=bool(coupled))
-  elif coupled is not None:
-    raise ValueError('coupled is a property of SampleScores: give it for arrays only')
   sets = {'': samples.templates, **(subsets or {})}
   chosen = [[samples.templates.index(t) for t in labels] for labels in sets.values()]
   tests = measure_pairs(samples, permutations=permutations, seed=seed, log=log)
@@ -102,29 +91,6 @@ def measure_fairness(
     by_template=Table.of(draws.observed.all_pairs[:, 0], draws.null.all_pairs),
     by_subgroup=Table.of(draws.observed.subgroups[0, :, 0], draws.null.subgroups[0]),
     pair_groups=tuple(WITHIN if s else ACROSS for s in _same_subgroup(samples)), subsets=estimates)
-
-
-def individual_fairness(
-  samples: SampleScores | Any, *, permutations: int = PERMUTATIONS, seed: int = 0,
-  coupled: bool | None = None,
-) -> Estimate:
-  """Individual fairness of Huang et al. 2020, Eq. 3 (H-05), over all pairs of values.
-
-  Arguments as of `measure_fairness`, which gives it together with the rest at the cost of one.
-  """
-  return measure_fairness(
-    samples, permutations=permutations, seed=seed, coupled=coupled).individual
-
-
-def group_fairness(
-  samples: SampleScores | Any, *, permutations: int = PERMUTATIONS, seed: int = 0,
-  coupled: bool | None = None,
-) -> Estimate:
-  """Group fairness of Huang et al. 2020, Eq. 4 (H-06); the whole set includes the subgroup.
-
-  Arguments as of `measure_fairness`; arrays have no subgroups, so each value is its own.
-  """
-  return measure_fairness(samples, permutations=permutations, seed=seed, coupled=coupled).group
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.errors import UserError, unknown_name
+from fairjax.errors import UserError
 from fairjax.measure.estimates import TIE, SampleScores, wilson
 from fairjax.measure.fairness import PERMUTATIONS
 from fairjax.measure.nulls import tail_distance
@@ -48,8 +48,9 @@ class Scores:
   shares: np.ndarray  # [T, K] how often each occurs; a row a kind of template
   coupled: bool  # samples of one number share their noise
   # Share of the sample numbers at which all values have the same score; at the others they are
-  # independent. This is the correlation of two values.
+  # independent. Of model scores this is the correlation of two values.
   shared: float
+  squares: np.ndarray  # [T] mean squared difference of two values' samples of one number
 
   @property
   def means(self) -> np.ndarray:
@@ -58,10 +59,9 @@ class Scores:
 
   def spread(self, shift: float = 0.0) -> float:
     """Mean squared difference of two samples of one number, one of which rises by `shift`."""
-    variance = (self.shares @ self.levels ** 2 - self.means ** 2)
-    to_one, rising = variance + (1 - self.means) ** 2, shift / (1 - self.means)
-    alone = (1 - self.shared) * ((1 - rising) * 2 * variance + rising * to_one)
-    return float(np.mean(alone + self.shared * rising * to_one))
+    rising = shift / (1 - self.means)
+    to_one = self.shares @ self.levels ** 2 - self.means ** 2 + (1 - self.means) ** 2
+    return float(np.mean((1 - rising) * self.squares + rising * to_one))
 
 
 def model_scores(kind: str, *, shared: float = 0.0) -> Scores:
@@ -73,36 +73,35 @@ def model_scores(kind: str, *, shared: float = 0.0) -> Scores:
     shared: see `Scores`, in [0, 1); above 0 samples are coupled.
 
   Raises:
-    UserError: another kind, or `shared` outside [0, 1).
+    UserError: `shared` outside [0, 1).
   """
-  if kind not in KINDS:
-    raise unknown_name('kind of scores', kind, KINDS)
   if not 0 <= shared < 1:
     raise UserError(f'the correlation of shared samples is {shared}, not in [0, 1)')
-  levels, shares = {
-    'binary': ([0, 1], [0.5, 0.5]), 'opinion': ([0, 0.5, 1], [0.2, 0.6, 0.2]),
-    'uniform': (np.linspace(0, 1, _LEVELS), np.full(_LEVELS, 1 / _LEVELS))}[kind]
-  return Scores(kind, np.array(levels, np.float64), np.array([shares], np.float64),
-                coupled=shared > 0, shared=shared)
+  levels, shares = (np.array(x, np.float64) for x in {
+    'binary': ([0, 1], [[0.5, 0.5]]), 'opinion': ([0, 0.5, 1], [[0.2, 0.6, 0.2]]),
+    'uniform': (np.linspace(0, 1, _LEVELS), np.full((1, _LEVELS), 1 / _LEVELS))}[kind])
+  variance = shares @ levels ** 2 - (shares @ levels) ** 2
+  return Scores(kind, levels, shares, shared > 0, shared, (1 - shared) * 2 * variance)
 
 
 def pilot_scores(samples: SampleScores, name: str = 'pilot') -> Scores:
-  """The scores of a pilot, rounded to 64ths, all values of a template together.
-
-  Of coupled samples `shared` keeps the mean squared difference of two values.
-  """
+  """The scores of a pilot, rounded to 64ths, all values of a template together."""
   levels = np.linspace(0, 1, _LEVELS)
-  pools = [np.concatenate(row) for row in samples.scores]
-  shares = np.stack([np.bincount(np.round(p * (_LEVELS - 1)).astype(np.int64), minlength=_LEVELS)
-                     / p.size for p in pools])
+  codes = [[np.round(x * (_LEVELS - 1)).astype(np.int64) for x in row] for row in samples.scores]
+  shares = np.stack([
+    np.bincount(x, minlength=_LEVELS) / x.size for x in map(np.concatenate, codes)])
+  squares = 2 * (shares @ levels ** 2 - (shares @ levels) ** 2)
   shared = 0.0
   if samples.coupled:
     # The mean squared difference of two different rows is twice their variance with A - 1.
-    spread = np.mean([2 * np.stack(row).var(axis=0, ddof=1).mean() for row in samples.scores])
-    variance = np.mean([p.var() for p in pools])
-    if variance > 0:
-      shared = float(np.clip(1 - spread / (2 * variance), 0.0, _MOST_SHARED))
-  return Scores(name, levels, shares, coupled=samples.coupled, shared=shared)
+    squares = np.array([2 * np.stack(row).var(axis=0, ddof=1).mean() for row in samples.scores])
+    # By chance, W1 is in proportion to the sum over thresholds of the root of how often two values
+    # have a threshold between them. `shared` keeps this sum.
+    apart, free = np.sqrt([[(x.var(axis=0, ddof=1).mean(), x.var()) for x in (
+      np.stack(row) <= t for t in range(_LEVELS - 1))] for row in codes]).sum(axis=(0, 1))
+    if free > 0:
+      shared = float(np.clip(1 - (apart / free) ** 2, 0.0, _MOST_SHARED))
+  return Scores(name, levels, shares, samples.coupled, shared, squares)
 
 
 def plan_samples(

@@ -13,11 +13,12 @@ import argparse
 
 import numpy as np
 
-from fairjax.measure.estimates import SampleScores, wilson
+from fairjax.measure.estimates import wilson
 from fairjax.measure.gate import GateResult, compare_fairness
 from fairjax.measure.nulls import LabelStatistics
 from tests.benchmarks import harness
 from tests.benchmarks.nulls import KINDS, null_scores
+from tests.measure.score_arrays import from_arrays
 
 BIAS, RISE = 0.15, 0.25  # share of scores of the first value that are 1, old and new
 _MANY = 200_000
@@ -50,7 +51,7 @@ def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, o
   found = []
   for run in range(runs):
     rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
-    models = [SampleScores.from_arrays(x, coupled=coupled) for x in pair_of_models(
+    models = [from_arrays(x, coupled=coupled) for x in pair_of_models(
       kind, rng, samples=samples, coupled=coupled, old=old, new=new)]
     # What is expected by chance decides nothing: one permutation does.
     found.append(compare_fairness(models[1], models[0], margin=margin, permutations=1, seed=run))

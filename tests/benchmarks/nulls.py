@@ -19,8 +19,9 @@ import multiprocessing
 import numpy as np
 
 from fairjax.measure import measure_fairness
-from fairjax.measure.estimates import SampleScores, wilson
+from fairjax.measure.estimates import wilson
 from tests.benchmarks import harness
+from tests.measure.score_arrays import from_arrays
 
 KINDS = ('binary', 'continuous', 'tied', 'opinion words')
 SINGLE = ('I.F.', 'I.F. across', 'G.F.', 'one pair')
@@ -54,7 +55,7 @@ def rejections(
   counts = np.zeros(len(TESTS))
   for run in range(start, start + runs):
     rng = np.random.default_rng([run, KINDS.index(kind), coupled])
-    data = SampleScores.from_arrays(
+    data = from_arrays(
       null_scores(kind, rng, samples=samples, coupled=coupled), coupled=coupled, subgroups='xxy')
     found = measure_fairness(data, permutations=permutations, seed=run)
     single = (found.individual, found.cross_subgroup, found.group)

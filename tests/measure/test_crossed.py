@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
+from score_arrays import from_arrays
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import TextMatcher, load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
-from fairjax.measure import SampleScores
 from fairjax.measure.crossed import crossed_effects, measure_crossed
 
 FILE = """\
@@ -43,7 +43,7 @@ def crossed(rows, columns):
 
 
 def samples_of(attribute, scores, coupled=False):
-  return SampleScores.from_arrays(scores, coupled=coupled, values=attribute.value_texts)
+  return from_arrays(scores, coupled=coupled, values=attribute.value_texts)
 
 
 def values(found):

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import scipy.stats
+from score_arrays import from_arrays
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
-from fairjax.measure.estimates import SampleScores
 from fairjax.measure.gate import compare_fairness
 from tests.benchmarks.gate import gates, true_rise
 
@@ -26,7 +26,7 @@ def test_error_of_paired_models_is_the_slow_jackknife():
   rng = np.random.default_rng(0)
   old = rng.random((3, 60))
   new = np.clip(old + 0.2 * rng.random((3, 60)) * np.array([[1], [0], [0]]), 0, 1)
-  found = compare_fairness(*(SampleScores.from_arrays(x, coupled=True) for x in (new, old)),
+  found = compare_fairness(*(from_arrays(x, coupled=True) for x in (new, old)),
                            margin=0.3, permutations=20)
   left = [w1(np.delete(new, np.s_[g::20], axis=1)) - w1(np.delete(old, np.s_[g::20], axis=1))
           for g in range(20)]
@@ -53,24 +53,24 @@ def test_simulated_gates_err_as_documented(kind, coupled):
 def test_only_as_many_samples_count_as_both_files_have():
   rng = np.random.default_rng(6)
   few, many = rng.random((2, 3, 40)), rng.random((2, 3, 100))
-  free, unequal = SampleScores.from_arrays(few), [list(row) for row in many]
+  free, unequal = from_arrays(few), [list(row) for row in many]
   unequal[1][2] = many[1, 2, :40]
-  found = compare_fairness(free, SampleScores.from_arrays(unequal), margin=0.05, permutations=9)
-  cut = compare_fairness(free, SampleScores.from_arrays(many[..., :40]), margin=0.05,
+  found = compare_fairness(free, from_arrays(unequal), margin=0.05, permutations=9)
+  cut = compare_fairness(free, from_arrays(many[..., :40]), margin=0.05,
                          permutations=9)
   assert (found.left_out, cut.left_out, found.samples) == (300, 0, 40)
   assert dataclasses.replace(found, left_out=0) == cut and '300 samples' in found.sentence()
   numbers = np.arange(0, 78, 2)  # of few, whose last is one that many lacks
-  coupled = [SampleScores.from_arrays(x, coupled=True) for x in (few, many)]
+  coupled = [from_arrays(x, coupled=True) for x in (few, many)]
   coupled[0] = dataclasses.replace(coupled[0], sample_ids=((np.append(numbers, 200),) * 3,) * 2)
   paired = compare_fairness(*coupled, margin=0.05, permutations=9)
-  same = compare_fairness(*(SampleScores.from_arrays(x, coupled=True) for x in (
+  same = compare_fairness(*(from_arrays(x, coupled=True) for x in (
     few[..., :-1], many[..., numbers])), margin=0.05, permutations=9)
   assert paired.paired and dataclasses.replace(paired, left_out=0) == same
   # Numbers that only one file has: the first of each.
   coupled[0] = dataclasses.replace(coupled[0], sample_ids=((np.arange(500, 540),) * 3,) * 2)
   apart = compare_fairness(*coupled, margin=0.05, permutations=9)
-  first = SampleScores.from_arrays(many[..., :40], coupled=True)
+  first = from_arrays(many[..., :40], coupled=True)
   cut = compare_fairness(coupled[0], first, margin=0.05, permutations=9)
   assert not apart.paired and dataclasses.replace(apart, left_out=0) == cut
   with pytest.raises(UserError, match='sample both alike'):
@@ -79,15 +79,15 @@ def test_only_as_many_samples_count_as_both_files_have():
 
 def test_the_named_number_of_samples_tells():
   rng = np.random.default_rng(3)
-  models = [SampleScores.from_arrays(rng.random((3, 100))) for _ in range(2)]
+  models = [from_arrays(rng.random((3, 100))) for _ in range(2)]
   found = compare_fairness(*models, margin=0.02, permutations=50)
   assert found.verdict == 'cannot tell' and found.samples_needed > 100
-  many = [SampleScores.from_arrays(rng.random((3, 20_000))) for _ in range(2)]
+  many = [from_arrays(rng.random((3, 20_000))) for _ in range(2)]
   assert compare_fairness(*many, margin=0.02, permutations=20).verdict == 'no worse'
 
 
 def test_a_gate_needs_twenty_samples():
-  few, many = (SampleScores.from_arrays(np.full((3, n), 0.5)) for n in (10, 30))
+  few, many = (from_arrays(np.full((3, n), 0.5)) for n in (10, 30))
   with pytest.raises(UserError, match='20 or more'):
     compare_fairness(few, many, margin=0.01)
 

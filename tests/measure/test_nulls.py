@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 import scipy.stats
+from score_arrays import from_arrays
 
-from fairjax.measure.estimates import SampleScores, Table, percentile_95
+from fairjax.measure.estimates import Table, percentile_95
 from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
 from fairjax.measure.wasserstein import PoolDistance, quantile_grid
 from tests.benchmarks.nulls import KINDS, TESTS, rejections
@@ -99,7 +100,7 @@ def test_random_exchanges_of_coupled_pairs_equal_scipy(kind):
   rng, count, n = np.random.default_rng(21), 8, 30
   scores = np.array([[SCORES[kind](rng, n) for _ in range(3)] for _ in range(2)])
   found = measure_pairs(
-    SampleScores.from_arrays(scores, coupled=True), permutations=count, seed=6).cells
+    from_arrays(scores, coupled=True), permutations=count, seed=6).cells
   for m, row in enumerate(scores):
     signs = np.random.default_rng(np.random.SeedSequence([6, 0x2F, m])).integers(
       0, 2, (n, count), dtype=np.int8)
@@ -122,7 +123,7 @@ def test_random_partitions_of_free_pairs_equal_scipy(kind):
   # The pairs of equal sizes share their partitions; the smaller size comes first.
   rng, count = np.random.default_rng(22), 8
   row = [SCORES[kind](rng, n) for n in (12, 20, 12)]
-  found = measure_pairs(SampleScores.from_arrays([row]), permutations=count, seed=6).cells
+  found = measure_pairs(from_arrays([row]), permutations=count, seed=6).cells
   stream = np.random.default_rng(np.random.SeedSequence([6, 0x2F, 0]))
   for n, m, pairs in ((12, 12, {1: (0, 2)}), (12, 20, {0: (0, 1), 2: (1, 2)})):
     words = stream.integers(0, 1 << 64, (count, n + m), dtype=np.uint64)
@@ -138,8 +139,8 @@ def test_other_values_do_not_move_the_floor_of_a_pair():
   rng = np.random.default_rng(4)
   x, constant = rng.random((2, 200)), np.full(200, 0.5)
   for coupled in (True, False):
-    alone = measure_pairs(SampleScores.from_arrays(list(x), coupled=coupled), permutations=400)
-    beside = measure_pairs(SampleScores.from_arrays(
+    alone = measure_pairs(from_arrays(list(x), coupled=coupled), permutations=400)
+    beside = measure_pairs(from_arrays(
       [x[0], x[1], constant, constant, constant], coupled=coupled), permutations=400)
     assert beside.cells.null_p95[0, 0] == pytest.approx(alone.cells.null_p95[0, 0], rel=0.15)
 
@@ -150,7 +151,7 @@ def test_the_tail_bound_is_above_the_exact_p_value(coupled):
   n, found = 200, []
   for moved in (30, 60, 120):
     x, y = np.repeat([0.0, 1.0], [n - 30, 30]), np.repeat([0.0, 1.0], [n - 30 - moved, 30 + moved])
-    tests = measure_pairs(SampleScores.from_arrays([x, y], coupled=coupled), permutations=1000)
+    tests = measure_pairs(from_arrays([x, y], coupled=coupled), permutations=1000)
     if coupled:  # `moved` numbers differ; each swap is a coin
       exact = 2 * scipy.stats.binom.sf(moved - 1, moved, 0.5)
     else:
@@ -167,7 +168,7 @@ def test_the_bound_never_replaces_a_counted_p_value():
   assert p[0] == pytest.approx(math.exp(-t ** 2 / 2e-4) + math.exp(-24.5), rel=1e-12)
   assert p[1] >= 1 and p[2] >= 1
   rng = np.random.default_rng(5)
-  found = measure_pairs(SampleScores.from_arrays(rng.random((6, 40))), permutations=19)
+  found = measure_pairs(from_arrays(rng.random((6, 40))), permutations=19)
   counted = found.cells.p_value * 20
   assert np.abs(counted - counted.round()).max() < 1e-9 or (counted < 1).any()
 
@@ -177,7 +178,7 @@ def test_thousands_of_pairs_can_be_significant_after_holm():
   rng = np.random.default_rng(6)
   scores = rng.beta(2, 5, (100, 400))
   scores[50:] = 1 - scores[50:]
-  found = measure_pairs(SampleScores.from_arrays(scores), permutations=200)
+  found = measure_pairs(from_arrays(scores), permutations=200)
   first, second = np.triu_indices(100, 1)
   far = (first < 50) != (second < 50)
   assert (found.pairs.p_holm[far] <= 0.05).all()
@@ -226,9 +227,11 @@ _DIGITS = '''
 import hashlib, json
 import numpy as np
 from fairjax.measure import measure_fairness
+from tests.measure.score_arrays import from_arrays
 rng = np.random.default_rng(0)
 scores = (0.7 * rng.random((3, 1, 1000)) + 0.3 * rng.random((3, 5, 1000))).round(6)
-found = [measure_fairness(scores, coupled=coupled, permutations=40) for coupled in (True, False)]
+found = [measure_fairness(from_arrays(scores, coupled=coupled), permutations=40)
+         for coupled in (True, False)]
 print(json.dumps([[f.group.to_dict(), f.individual.to_dict(), f.cells.to_dict()] for f in found]))
 '''
 

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from score_arrays import from_arrays
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.measure import measure_fairness, model_scores, pilot_scores, plan_samples
-from fairjax.measure.estimates import SampleScores
 from fairjax.measure.nulls import tail_bound, tail_distance
 
 RUNS = 200
@@ -31,7 +31,8 @@ def found(draw, *, coupled, seed=0, runs=RUNS):
   hits = 0
   for run in range(runs):
     rng = np.random.default_rng([run, 31, seed])
-    result = measure_fairness(draw(rng), permutations=99, coupled=coupled, seed=run)
+    result = measure_fairness(
+      from_arrays(draw(rng), coupled=coupled), permutations=99, seed=run)
     hits += result.individual.p_value <= 0.05
   return hits / runs
 
@@ -81,7 +82,7 @@ def test_a_correction_for_many_pairs_uses_the_bound_and_holds():
   for run in range(40):
     rng = np.random.default_rng([run, 32])
     x = plant(rng, rng.integers(0, 2, (1, 2, n)).astype(float), 0.4 / 0.5, 1)
-    p = measure_fairness(x, permutations=1000, seed=run).cells.p_value[0, 0]
+    p = measure_fairness(from_arrays(x), permutations=1000, seed=run).cells.p_value[0, 0]
     hits += p * 5610 <= 0.05
   assert hits / 40 == pytest.approx(0.8, abs=0.19)
   v, level = 0.3 / n, 1e-6
@@ -95,13 +96,26 @@ def test_a_pilot_gives_its_levels_and_its_correlation():
   same = rng.random((2, 20_000)) < 0.6
   x[:, 1:][np.broadcast_to(same[:, None], (2, 3, 20_000))] = np.broadcast_to(
     x[:, :1], (2, 3, 20_000))[np.broadcast_to(same[:, None], (2, 3, 20_000))]
-  scores = pilot_scores(SampleScores.from_arrays(x, coupled=True), 'mine')
+  scores = pilot_scores(from_arrays(x, coupled=True), 'mine')
   assert scores.coupled and scores.shared == pytest.approx(0.6, abs=0.01)
   assert scores.means == pytest.approx([0.5, 0.5], abs=0.01)
   assert scores.spread() == pytest.approx(np.mean((x[:, 0] - x[:, 1]) ** 2), rel=0.02)
-  free = pilot_scores(SampleScores.from_arrays(x))
+  free = pilot_scores(from_arrays(x))
   assert not free.coupled and free.shared == 0
   assert free.spread() == pytest.approx(2 * x.var(), rel=0.01)
+
+
+def test_a_partly_coupled_pilot_tells_what_chance_gives():
+  def draw(rng, n):  # samples of one number are alike, not equal
+    noise = rng.normal(size=(1, 2, n)) + 1.2 * rng.normal(size=(1, 1, n))
+    return 0.35 + 0.35 * np.tanh(noise)
+
+  rng = np.random.default_rng(34)
+  plan = plan_samples(pilot_scores(from_arrays(draw(rng, 4000), coupled=True)), effect=0.06)
+  null = [measure_fairness(
+    from_arrays(plant(rng, draw(rng, plan['samples']), 0.06 / 0.65, 1), coupled=True),
+    permutations=99).individual.null_mean for _ in range(40)]
+  assert plan['null_mean'] == pytest.approx(np.mean(null), rel=0.04)
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [

@@ -17,12 +17,12 @@ from human_oracle import (
   write_records,
 )
 from scipy.stats import spearmanr
+from score_arrays import from_arrays
 
 from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
 from fairjax.generate import read_records
-from fairjax.measure.estimates import SampleScores
-from fairjax.measure.fairness import individual_fairness
+from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.ratings import (
   cohen_kappa,
   human_measures,
@@ -430,8 +430,7 @@ def test_the_paired_p_value_is_that_of_all_exchanges(tmp_path):
     a, b = np.where(swap, y, x), np.where(swap, x, y)
     null.append(wasserstein_1(a, b))
   exact = np.mean(np.array(null) >= entry['estimate']['value'] - 1e-12)
-  free = individual_fairness(SampleScores(
-    ('a', 'b'), ('a', 'b'), (0,), ((x, y),)), permutations=5000).p_value
+  free = measure_fairness(from_arrays([x, y]), permutations=5000).individual.p_value
   assert entry['estimate']['p_value'] == pytest.approx(exact, abs=0.02)
   assert abs(free - exact) > 0.03  # the test would notice free exchanges
   assert entry['estimate']['null_mean'] == pytest.approx(np.mean(null), abs=0.005)
@@ -505,9 +504,8 @@ def test_the_floor_of_fifty_ratings_is_that_of_h40():
   assert expected_distance(shares, 50) == pytest.approx(0.060, abs=0.001)
   assert np.quantile(distances, 0.95) == pytest.approx(0.110, abs=1e-9)
   # The permutation floor of a single experiment finds it without knowing the shares.
-  floors = [individual_fairness(
-    SampleScores(('a', 'b'), ('a', 'b'), (0,), ((x, y),)), permutations=200, seed=i)
-    for i, (x, y) in enumerate(draws[:60])]
+  floors = [measure_fairness(from_arrays(pair), permutations=200, seed=i).individual
+            for i, pair in enumerate(draws[:60])]
   assert np.mean([f.null_mean for f in floors]) == pytest.approx(0.060, abs=0.003)
   assert np.mean([f.null_p95 for f in floors]) == pytest.approx(0.110, abs=0.006)
   # The paper's 0.056 after debiasing is below the mean floor, its 0.333, 0.291 and 0.155 above.

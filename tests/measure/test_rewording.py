@@ -6,12 +6,13 @@ import json
 import numpy as np
 import pytest
 from scipy.stats import wasserstein_distance
+from score_arrays import from_arrays
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
-from fairjax.measure import SampleScores, measure_records
+from fairjax.measure import measure_records
 from fairjax.measure.rewording import contrast, rewording_sentence
 
 
@@ -77,7 +78,7 @@ def test_prompts_and_rewordings_are_compared_on_the_samples_that_they_share(numb
 def test_many_templates_draw_their_signs():
   rng, count = np.random.default_rng(3), 15
   values, words = rng.random((count, 2, 40)) + [[[0.0], [0.05]]], rng.random((count, 2, 40))
-  found, p_value = contrast(*(SampleScores.from_arrays(x / 2) for x in (values, words)),
+  found, p_value = contrast(*(from_arrays(x / 2) for x in (values, words)),
                             permutations=20_000, seed=0)
   difference = np.array([wasserstein_distance(*a) - wasserstein_distance(*b)
                          for a, b in zip(values / 2, words / 2, strict=True)])
@@ -138,7 +139,7 @@ def test_five_percent_are_rejected_where_values_and_phrasings_move_alike(kind):
     scores = {'continuous': 1 / (1 + np.exp(-z)), 'binary': (z > 0).astype(float),
               'three classes': (1 + np.sign(z) * (np.abs(z) > 0.5)) / 2}[kind]
     _, p_value = contrast(
-      SampleScores.from_arrays(scores[:, :, 0], coupled=True),
-      SampleScores.from_arrays(scores.reshape(24, 4, 12), coupled=True), permutations=1, seed=0)
+      from_arrays(scores[:, :, 0], coupled=True),
+      from_arrays(scores.reshape(24, 4, 12), coupled=True), permutations=1, seed=0)
     rejected += p_value <= 0.05
   assert abs(rejected / runs - 0.05) < 3 * np.sqrt(0.05 * 0.95 / runs)

@@ -16,7 +16,7 @@ from fairjax.inputs import open_input
 from fairjax.measure.columns import scored_text
 from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
 from fairjax.measure.estimates import SampleScores
-from fairjax.measure.fairness import individual_fairness
+from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
 from fairjax.measure.scorers.audit import check_scorers
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
@@ -398,7 +398,7 @@ def _distance(
   samples = SampleScores(
     values=tuple(names), subgroups=tuple(names), templates=('pair',), scores=(tuple(scores),),
     sample_ids=ids)
-  estimate = individual_fairness(samples, permutations=permutations, seed=seed)
+  estimate = measure_fairness(samples, permutations=permutations, seed=seed).individual
   return entry | {'estimate': estimate.to_dict() | {
     'definition': 'H-40: W1 of mean human scores of two prefixes'}}
 
