@@ -271,9 +271,9 @@ def read_attributes(
   """`read_generations` of several attributes, in any order, in one pass: name -> its records."""
   if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
-  columns = {a.name: _Columns(a) for a in attributes}
-  arms = {a.name: _Columns(a) for a in attributes}
-  labels: dict[str, dict[int | str, tuple[int | str, int]]] = {a.name: {} for a in attributes}
+  # Prompts, rewordings, and template and number of the rewordings' labels.
+  columns = {a.name: (_Columns(a), _Columns(a), dict[int | str, tuple[int | str, int]]())
+             for a in attributes}
   for number, given in enumerate(records, 1):
     where = str(given.get('_where') or f'record {number}')
     record = check_record(given if type(given) is dict else dict(given), where)
@@ -281,22 +281,23 @@ def read_attributes(
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
                       'give the records of one')
+    prompts, reworded, labels = columns[record['attribute']]
     if record.get('arm') == 'rewording':
       k = record.get('rewording')
       if type(k) is not int or k < 1:
         raise UserError(f"{where}: field 'rewording' is {k!r}, not the number of a rewording, "
                         'from 1')
       label = f"{record['template']}, rewording {k}"
-      labels[record['attribute']][label] = record['template'], k
-      arms[record['attribute']].add({**record, 'template': label}, where)
+      labels[label] = record['template'], k
+      reworded.add({**record, 'template': label}, where)
     else:
-      columns[record['attribute']].add(record, where)
-  result = {name: found.finish().without_empty(empty, coupled=coupled)
-            for name, found in columns.items()}
-  for name, known in labels.items():
-    if known:
-      reworded = arms[name].finish().without_empty(empty, coupled=coupled)
-      result[name] = _joined(result[name], reworded, known)
+      prompts.add(record, where)
+  result = {}
+  for name, (prompts, reworded, labels) in columns.items():
+    result[name] = prompts.finish().without_empty(empty, coupled=coupled)
+    if labels:
+      result[name] = _joined(
+        result[name], reworded.finish().without_empty(empty, coupled=coupled), labels)
   return result
 
 
@@ -380,7 +381,6 @@ class _Columns:
       template_index=np.array([position[t] for t in labels]), value_index=value_index,
       sample=_sample_column(columns.pop('sample'), columns['where']), model=self._model,
       absent_values=tuple(v.text for v in all_values if v not in attribute.values), **columns)
-    _check_counts(generations)
     _check_prefixes(generations)
     _check_samples(generations)
     return generations
@@ -434,7 +434,7 @@ def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | 
   return np.array(samples, np.int64)
 
 
-def _check_counts(generations: Generations, what: str = 'records') -> None:
+def _check_counts(generations: Generations, what: str) -> None:
   """Every value has records in every template."""
   names, templates = generations.attribute.value_texts, generations.templates
   missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]

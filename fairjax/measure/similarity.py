@@ -91,19 +91,52 @@ def prefix_cosines(
 ) -> Cosines:
   """Cosines between continuations and prefixes."""
   chosen = generations.first_samples(samples)
-  pairs = _Pairs(chosen, encoder)
+  cells = list(zip(chosen.template_index.tolist(), chosen.value_index.tolist(),
+                   (p.rstrip() for p in chosen.prefixes), strict=True))
+  prefixes = _prefix_vectors(set(cells), encoder)
+  fingerprint = json_sha256([encoder.fingerprint, sorted(prefixes)])
+  texts = [json.dumps([*cell, c]) for cell, c in zip(cells, chosen.continuations, strict=True)]
+  found: dict[str, tuple[float, ...]] = {}  # cosines of the texts of a chunk
+  chunk = CHUNK * getattr(encoder, 'busy_devices', 1)
   columns: list[list[np.ndarray]] = [[], []]
-  chunk, total = CHUNK * getattr(encoder, 'busy_devices', 1), len(pairs.texts)
-  for start in range(0, total, chunk):  # both columns of a chunk come from one pass
-    part = pairs.texts[start:start + chunk]
-    for column, scorer in zip(columns, pairs.scorers, strict=True):
+
+  def encode(missing: Sequence[str]) -> None:
+    pairs = [json.loads(text) for text in missing]
+    full = [c for c in dict.fromkeys(c for *_, c in pairs) if c.strip()]
+    vectors = dict(zip(full, _unit(encoder.encode(full)), strict=True))
+    for text, (*cell, continuation) in zip(missing, pairs, strict=True):
+      found[text] = tuple(
+        float(np.clip(prefix @ vectors[continuation], -1, 1)) if continuation in vectors else 0.0
+        for prefix in prefixes[tuple(cell)])
+
+  scorers = [_Cosine(f'{encoder.name}-{column}', fingerprint, found, i, encode)
+             for i, column in enumerate(_COLUMNS)]
+  for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
+    part = texts[start:start + chunk]
+    for column, scorer in zip(columns, scorers, strict=True):
       path = directory and score_file(directory, generations.attribute.name, scorer)
       column.append(2 * score_texts(part, scorer, path, chunk=chunk) - 1)
-    pairs.found.clear()
-    if log and total > chunk:
-      log(f'{encoder.name}: read {start + len(part)} of {total} continuations')
+    found.clear()
+    if log and len(texts) > chunk:
+      log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
   own, others = (np.concatenate(column) for column in columns)
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)
+
+
+@dataclasses.dataclass(eq=False)
+class _Cosine:
+  """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
+
+  name: str
+  fingerprint: str
+  found: dict[str, tuple[float, ...]]  # cosines of texts, which `encode` adds to
+  column: int
+  encode: Callable[[Sequence[str]], None]
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """One number a text."""
+    self.encode([text for text in texts if text not in self.found])
+    return np.array([(self.found[text][self.column] + 1) / 2 for text in texts])
 
 
 def own_cosines(
@@ -198,50 +231,6 @@ def cosine_examples(cosines: Cosines) -> list[dict[str, Any]]:
 def holds_cosines(name: str) -> bool:
   """Whether what a score file names is no scorer of texts but a cosine of this module."""
   return name.endswith(tuple(f'-{column}' for column in _COLUMNS))
-
-
-class _Pairs:
-  """Both cosines of pairs of prefix and continuation; those of the chunk at hand are kept."""
-
-  def __init__(self, generations: Generations, encoder: Encoder):
-    self._encoder = encoder
-    cells = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
-                     (p.rstrip() for p in generations.prefixes), strict=True))
-    self._prefixes = _prefix_vectors(set(cells), encoder)
-    fingerprint = json_sha256([encoder.fingerprint, sorted(self._prefixes)])
-    pairs = list(zip(cells, generations.continuations, strict=True))
-    self.texts = [json.dumps([*cell, c]) for cell, c in pairs]
-    self._items = dict(zip(self.texts, pairs, strict=True))
-    self.found: dict[str, tuple[float, float]] = {}
-    self.scorers = [_PairScorer(f'{encoder.name}-{column}', fingerprint, self, i)
-                    for i, column in enumerate(_COLUMNS)]
-
-  def cosines(self, texts: Sequence[str]) -> list[tuple[float, float]]:
-    """(own, others) of each; what is not known yet is encoded."""
-    missing = [t for t in texts if t not in self.found]
-    full = [c for c in dict.fromkeys(self._items[t][1] for t in missing) if c.strip()]
-    vectors = dict(zip(full, _unit(self._encoder.encode(full)), strict=True))
-    for text in missing:
-      cell, continuation = self._items[text]
-      vector = vectors.get(continuation)
-      own, others = (0.0, 0.0) if vector is None else (
-        float(np.clip(prefix @ vector, -1, 1)) for prefix in self._prefixes[cell])
-      self.found[text] = own, others
-    return [self.found[t] for t in texts]
-
-
-@dataclasses.dataclass(eq=False)
-class _PairScorer:
-  """One of the cosines as a score in [0, 1], (cosine + 1) / 2, for the score files."""
-
-  name: str
-  fingerprint: str
-  pairs: _Pairs
-  column: int
-
-  def score(self, texts: Sequence[str]) -> np.ndarray:
-    """One number a text."""
-    return np.array([(pair[self.column] + 1) / 2 for pair in self.pairs.cosines(texts)])
 
 
 def _prefix_vectors(

@@ -21,7 +21,7 @@ FIVE = ('very negative', 'negative', 'neutral', 'positive', 'very positive')
 
 def small(directory=GOLDEN, values=None):
   return BertScorer(str(directory), values, mesh=Mesh(
-    np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)), batch_tokens=96)
+    np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
 
 
 def with_labels(tmp_path, labels, name='model'):
@@ -97,9 +97,7 @@ def test_values_of_known_names(labels, values):
 @pytest.mark.parametrize(('labels', 'message'), [
   (('LABEL_0', 'LABEL_1'), r"class 'LABEL_0' is not known: .*bert:x#LABEL_0=0,LABEL_1=1"),
   (('negative', 'neutral'), 'not symmetrical about neutral'),
-  (('negative', 'very positive'), 'not symmetrical'),
   (('negative', 'neg'), 'not symmetrical'),
-  (('neutral',), 'not symmetrical'),
 ])
 def test_unknown_names_ask_for_values(labels, message):
   with pytest.raises(UserError, match=message):

@@ -34,10 +34,11 @@ def _canary(monkeypatch):
   monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', CANARY)
 
 
-def make(server, path, **arguments):
-  arguments = {'requests_per_minute': 1e6, 'pause': (0.001, 0.001), 'timeout': 5.0,
-               'deadline': 20.0} | arguments
-  return GoogleScorer(path, client=server.client(), **arguments)
+def make(server, path, *, requests_per_minute=1e6, log=None, **settings):
+  scorer = GoogleScorer(
+    path, client=server.client(), requests_per_minute=requests_per_minute, log=log)
+  vars(scorer).update({'pause': (0.001, 0.001), 'timeout': 5.0, 'deadline': 20.0} | settings)
+  return scorer
 
 
 def expected(texts):
@@ -46,7 +47,7 @@ def expected(texts):
 
 def kept(path):
   header, known = read_score_file(path)
-  assert header == {'scorer': 'google', 'fingerprint': GoogleScorer('x', client=1).fingerprint}
+  assert header == {'scorer': 'google', 'fingerprint': GoogleScorer.fingerprint}
   return known
 
 
@@ -120,10 +121,8 @@ def test_a_quota_of_the_day_stops_at_once(server, tmp_path):
 
 
 def test_no_answer_within_the_deadline(server, tmp_path):
-  client_of_nobody = server.client()
+  scorer = make(server, tmp_path / 'g', deadline=0.5, pause=(0.1, 0.1))
   server.close()
-  scorer = GoogleScorer(tmp_path / 'g', client=client_of_nobody, requests_per_minute=1e6,
-                        deadline=0.5, pause=(0.1, 0.1))
   with pytest.raises(UserError, match='no answer for 0.5 s'):
     scorer.score(['a'])
 
@@ -212,12 +211,11 @@ def test_an_interruption_keeps_what_is_there(server, tmp_path):
 def test_sigkill_loses_only_requests_under_way(tmp_path, repository):
   key, certificate = google_server.self_signed(tmp_path)
   texts = [f'a text to be paid for {i}' for i in range(120)]
-  path, workers = tmp_path / 'kept.jsonl', 4
+  path = tmp_path / 'kept.jsonl'
   code = f'''
 from fairjax.measure.scorers.google import GoogleScorer
 texts = [f'a text to be paid for {{i}}' for i in range(120)]
-scorer = GoogleScorer({str(path)!r}, endpoint='127.0.0.1:PORT', workers={workers},
-                      requests_per_minute=1e5, log=print)
+scorer = GoogleScorer({str(path)!r}, endpoint='127.0.0.1:PORT', requests_per_minute=1e5, log=print)
 print(sum(scorer.score(texts)))
 '''
   with google_server.running(secure=key, delay=0.02) as server:
@@ -242,7 +240,7 @@ print(sum(scorer.score(texts)))
     runs.append((done.stdout, done.stderr))
     assert float(done.stdout.splitlines()[-1]) == pytest.approx(sum(expected(texts)), abs=1e-9)
     twice = len(server.answered) - len(set(server.answered))
-    assert set(server.answered) == set(texts) and twice <= kills * workers
+    assert set(server.answered) == set(texts) and twice <= kills * GoogleScorer.workers
     assert server.keys == {CANARY}  # the key reached the server, over TLS
   assert 'removed 14 bytes' in done.stdout
   everything = ''.join(a + b for a, b in runs) + path.read_text()

@@ -27,7 +27,7 @@ class BertScorer:
   # 1/2, 3/4 and 1. `weights` is a digest that depends neither on the dtype nor on the directory.
 
   def __init__(self, directory: str, values: Mapping[str, float] | None = None, *,
-               dtype: str = 'float32', mesh: 'Mesh | None' = None, batch_tokens: int | None = None):
+               dtype: str = 'float32', mesh: 'Mesh | None' = None):
     """Reads the directory of a BERT (or ALBERT) sequence classifier."""
     from fairjax.pretrained import load_pretrained
     from fairjax.pretrained.checkpoint import safe_name
@@ -42,9 +42,8 @@ class BertScorer:
     self.fingerprint = json_sha256([
       'bert 1', self._model.fingerprint, sorted(self.values.items())])
     self.weights = self._model.weights_digest()
-    folder = safe_name(self._model.name)
-    self.name = f'bert-{folder}-{self.fingerprint[:6]}'
-    self._mesh, self._batch_tokens = mesh, batch_tokens
+    self.name = f'bert-{safe_name(self._model.name)}-{self.fingerprint[:6]}'
+    self._mesh = mesh
 
   @classmethod
   def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
@@ -62,8 +61,7 @@ class BertScorer:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""
     if not len(texts):
       return np.zeros((0, len(self._model.architecture.labels)))
-    encoded = self._texts.encode(texts)
-    logits = self._runner(encoded.ids).astype(np.float64)
+    logits = self._runner(self._texts.encode(texts).ids).astype(np.float64)
     shares = np.exp(logits - logits.max(-1, keepdims=True))
     return shares / shares.sum(-1, keepdims=True)
 
@@ -90,8 +88,8 @@ class BertScorer:
   def _runner(self) -> Callable[..., np.ndarray]:
     """The model, on the devices from the first text on."""
     from fairjax.pretrained.batch_runner import class_runner
-    return class_runner(self._model.params, self._model.architecture, max_length=self.max_length,
-                        mesh=self._mesh, batch_tokens=self._batch_tokens)
+    return class_runner(
+      self._model.params, self._model.architecture, max_length=self.max_length, mesh=self._mesh)
 
 
 def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str) -> None:
@@ -113,14 +111,14 @@ def _check_head(config: Mapping[str, Any], labels: Sequence[str], *, where: str)
 def label_values(labels: Sequence[str], *, where: str) -> dict[str, float]:
   """Values of classes by the meaning of their names, equally spaced from 0 to 1."""
   plain = [label.lower().replace('_', ' ').replace('-', ' ').strip() for label in labels]
-  example = ','.join(f'{label}={i / max(1, len(labels) - 1):g}' for i, label in enumerate(labels))
+  example = ','.join(f'{label}={i / (len(labels) - 1):g}' for i, label in enumerate(labels))
   hint = f'say what each means with values from 0 to 1, e.g. bert:{where}#{example}'
   unknown = [label for label, name in zip(labels, plain, strict=True) if name not in _RANKS]
   if unknown:
     raise UserError(f"{where}: the meaning of class '{unknown[0]}' is not known: {hint}")
   ranks = [_RANKS[name] for name in plain]
   ordered = sorted(ranks)
-  if len(ranks) < 2 or len(set(ranks)) < len(ranks) or ordered != [4 - r for r in ordered[::-1]]:
+  if len(set(ranks)) < len(ranks) or ordered != [4 - r for r in ordered[::-1]]:
     raise UserError(f"{where}: the classes {', '.join(labels)} are not symmetrical about neutral: "
                     f'{hint}')
   return {label: ordered.index(rank) / (len(ranks) - 1)

@@ -46,10 +46,6 @@ class GoogleScorer:
       FAIRJAX_GOOGLE_API_KEY or from Google's application-default credentials.
     endpoint: host of another region, e.g. 'eu-language.googleapis.com'; '' is Google's default.
     requests_per_minute: of all threads together, retries included.
-    workers: requests under way at a time.
-    timeout: seconds for one request.
-    deadline: seconds for one text with all its retries.
-    pause: seconds of the first pause and of the longest one.
     log: gets a line of progress every ten seconds and at the end.
 
   Attributes:
@@ -60,24 +56,26 @@ class GoogleScorer:
   """
 
   name = 'google'
+  fingerprint = json_sha256(['google', 'v1 analyzeSentiment, document score', _LANGUAGE])
   paid = True
+  workers = 8  # requests under way at a time
+  timeout = 30.0  # seconds for one request
+  deadline = 300.0  # seconds for one text with all its retries
+  pause = (0.5, 10.0)  # seconds of the first pause and of the longest one
 
   def __init__(
     self, cache: str | os.PathLike, *, client: 'LanguageServiceClient | None' = None,
-    endpoint: str = '', requests_per_minute: float = REQUESTS_PER_MINUTE, workers: int = 8,
-    timeout: float = 30.0, deadline: float = 300.0, pause: tuple[float, float] = (0.5, 10.0),
+    endpoint: str = '', requests_per_minute: float = REQUESTS_PER_MINUTE,
     log: Callable[[str], None] | None = None,
   ):
     if not requests_per_minute > 0:
       raise UserError('google scorer: requests_per_minute must be above 0, not '
                       f'{requests_per_minute}')
     self.cache, self.requests = cache, 0
-    self.fingerprint = json_sha256(['google', 'v1 analyzeSentiment, document score', _LANGUAGE])
     self._secret = read_secret(KEY_VARIABLE)
     self._client = _make_client(self._secret, endpoint) if client is None else client
-    self._workers, self._timeout, self._deadline = workers, timeout, deadline
-    self._pause, self._log = pause, log or (lambda line: None)
     self._interval, self._next_request = 60 / requests_per_minute, 0.0
+    self._log = log or (lambda line: None)
     self._log_again = seldom(self._log)
     self._stop, self._lock = threading.Event(), threading.Lock()
 
@@ -127,7 +125,7 @@ class GoogleScorer:
         raise
 
     with (Progress('google: asked', len(todo), unit='texts', log=self._log) as progress,
-          ThreadPoolExecutor(self._workers) as pool):
+          ThreadPoolExecutor(self.workers) as pool):
       try:
         for _ in pool.map(work, todo.items()):
           progress.add()
@@ -149,8 +147,8 @@ class GoogleScorer:
         encoding_type=language_v1.EncodingType.UTF32)
     except UnicodeEncodeError:  # a lone surrogate cannot be sent
       raise _Failed('not valid Unicode', one_text=True) from None
-    retry = Retry(predicate=_is_transient, initial=self._pause[0], maximum=self._pause[1],
-                  timeout=self._deadline, on_error=lambda error: self._log_again(
+    retry = Retry(predicate=_is_transient, initial=self.pause[0], maximum=self.pause[1],
+                  timeout=self.deadline, on_error=lambda error: self._log_again(
                     f'google: sends requests again: {self._format(error)}'))
     try:
       response = retry(self._send)(request)
@@ -160,7 +158,7 @@ class GoogleScorer:
       if isinstance(error, exceptions.TooManyRequests):
         raise _Failed(f'quota used up ({reason})') from None
       if isinstance(e, exceptions.RetryError):
-        raise _Failed(f'no answer for {self._deadline:g} s ({reason})') from None
+        raise _Failed(f'no answer for {self.deadline:g} s ({reason})') from None
       # INVALID_ARGUMENT is about the text, unless it is about the key.
       raise _Failed(reason, one_text=isinstance(e, exceptions.InvalidArgument)
                     and 'api key' not in reason.lower()) from None
@@ -182,7 +180,7 @@ class GoogleScorer:
     with self._lock:
       self.requests += 1
     # retry=None: the client's own does not cover 429, and does not keep to the rate.
-    return self._client.analyze_sentiment(request=request, retry=None, timeout=self._timeout)
+    return self._client.analyze_sentiment(request=request, retry=None, timeout=self.timeout)
 
   def _format(self, error: Exception) -> str:
     """An error as one short line without the key."""
