@@ -160,7 +160,7 @@ def test_programs_that_drop_the_apostrophe_or_change_line_breaks_edit_nothing(re
       f'''{r['sheet']};{r['item']};"{change(r['text'])}";neutral''' for r in rows]
     other = folder / 'other.csv'
     other.write_bytes('\r\n'.join(lines).encode() + b'\r\n')
-    assert len(read_ratings(key, [other]).ratings['sentiment'].labels) == len(rows)
+    assert len(read_ratings(key, [other]).rows['sentiment']) == len(rows)
 
 
 def test_everything_that_is_not_used_is_counted(tmp_path, returned, capsys):
@@ -260,7 +260,7 @@ def not_mine(key):
   (set_cell('text', "'=it's edited"), 'edited'),
   (set_cell('text', ''), 'edited'),
   (set_cell('sheet', ''), 'sheet'),
-  (set_cell('sheet', 'ffffffffffff-sentiment-a01'), 'another export'),
+  (set_cell('sheet', 'ffffffffffff-sentiment-a01'), 'none of this key'),
   (set_cell('sheet', lambda key: key['export'][:12] + '-sentiment-a07'), 'a07'),
   (set_cell('item', not_mine), 'a01'),
   (edited(lambda rows, key: rows.append(dict(rows[0]))), 'already'),

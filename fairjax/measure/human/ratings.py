@@ -1,11 +1,9 @@
 """What people's labels say: agreement, correlation with scores, and human I.F. (H-38 to H-40)."""
 
 import collections
-import dataclasses
 import itertools
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,44 +16,35 @@ from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate,
 from fairjax.measure.estimates import SampleScores
 from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
-from fairjax.measure.scorers.audit import check_scorers
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
 from fairjax.measure.scorers.cache import score_texts
 from fairjax.measure.similarity import Encoder, own_cosines
 from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.tables import Table
 
-_SHEET = re.compile(rf"[0-9a-f]+-({'|'.join(TASKS)})-(a\d+)")
 KIND, SCHEMA = 'fairjax human evaluation', 1
 NAMED = 20  # places of dropped rows that are named; all are counted
 _PURPOSE = 0x36  # separates these random streams from others of the same seed
 _TIE = 1e-12  # rounding: differences below it count as equal
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratings:
-  """Labels of one task."""
-
-  task: Task
-  labels: Mapping[str, Mapping[str, str]]  # item -> annotator -> label; only items with a label
-  rows: int  # that name an item of the task
-  empty: int  # rows without a label
-  missing: tuple[str, ...]  # annotator/item of sheets that came back, of which there is no row
-  absent: tuple[str, ...]  # annotators of whom no row came back
+Labels = Mapping[str, Mapping[str, str]]  # item -> annotator -> label
+MeanRatings = Mapping[int | str, float]  # number of a sample (or name of an item) -> mean rating
 
 
-@dataclasses.dataclass(frozen=True)
-class Returned:
+class Returned(NamedTuple):
   """All sheets that came back."""
 
-  ratings: Mapping[str, Ratings]  # of every task of the key
-  unknown_items: tuple[str, ...]  # places of rows whose item is not in the key; they are left out
+  rows: Mapping[str, Labels]  # of every task of the key; '' is a row without a label
+  unknown_items: list[str]  # places of rows whose item is not in the key; they are left out
   empty_rows: int
-  other_columns: tuple[str, ...]  # file: name of columns that people added; they are not read
+  other_columns: list[str]  # file: name of columns that people added; they are not read
 
 
 def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> Returned:
   """Reads returned sheets, in any order; one file may hold several."""
+  sheets = {sheet_name(key['export'], task, annotator): (TASKS[task], annotator)
+            for task in key['tasks'] for annotator in key['annotators']}
   found: dict[tuple[str, str, str], tuple[str, str]] = {}  # task, item, annotator: label, place
   unknown, others, empty_rows = [], [], 0
   for path in paths:
@@ -63,13 +52,17 @@ def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> 
     with open_input(path, what='annotation sheet') as file:
       table = Table(file, path, ('sheet', 'item', LABEL))
       for row, where in table:
-        task, annotator = _task_of(key, row['sheet'].strip(), where)
-        part, item = key['tasks'][task.name], row['item'].strip()
+        sheet, item = row['sheet'].strip(), row['item'].strip()
+        if sheet not in sheets:
+          raise UserError(f'{where}: sheet is {sheet!r}, which is none of this key '
+                          f"({', '.join([*sheets][:2])}, ...): restore the cell from another row "
+                          'of the sheet, remove the row, or give the key of its export')
+        task, annotator = sheets[sheet]
         shown |= set(task.columns)
-        if item not in part['items']:
+        if item not in key['tasks'][task.name]['items']:
           unknown.append(f'{where}: {item!r}')
           continue
-        _check_row(row, task, part, item, annotator, where)
+        _check_row(row, task, key['tasks'][task.name], item, annotator, where)
         place = (task.name, item, annotator)
         if place in found:
           raise UserError(f'{where}: item {item} was rated by {annotator} already in '
@@ -77,24 +70,10 @@ def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> 
         found[place] = (row[LABEL].strip().lower(), where)
     others += [f'{path}: {name}' for name in table.header if name and name not in shown]
     empty_rows += table.empty
-  return Returned({name: _ratings(key, TASKS[name], found) for name in key['tasks']},
-                  tuple(unknown), empty_rows, tuple(others))
-
-
-def _task_of(key: Mapping[str, Any], sheet: str, where: str) -> tuple[Task, str]:
-  """Task and annotator of a row of this export."""
-  match = _SHEET.fullmatch(sheet)
-  if not match:
-    raise UserError(f'{where}: sheet is {sheet!r}: restore the cell from another row of the sheet, '
-                    'or remove the row')
-  task, annotator = match.groups()
-  if sheet != sheet_name(key['export'], task, annotator) or task not in key['tasks']:
-    raise UserError(f'{where}: sheet {sheet} is of another export, not of this key '
-                    f"({sheet_name(key['export'], '...', '...')})")
-  if annotator not in key['annotators']:
-    raise UserError(f"{where}: the export had no annotator {annotator}, only "
-                    f"{key['annotators'][0]} to {key['annotators'][-1]}")
-  return TASKS[task], annotator
+  rows: dict[str, dict[str, dict[str, str]]] = {name: {} for name in key['tasks']}
+  for (name, item, annotator), (label, _) in sorted(found.items()):
+    rows[name].setdefault(item, {})[annotator] = label
+  return Returned(rows, unknown, empty_rows, others)
 
 
 def _check_row(row: Mapping[str, str], task: Task, part: Mapping[str, Any], item: str,
@@ -117,24 +96,6 @@ def _check_row(row: Mapping[str, str], task: Task, part: Mapping[str, Any], item
                     f"{', '.join(task.labels)}: correct it or leave the cell empty")
 
 
-def _ratings(
-  key: Mapping[str, Any], task: Task, found: Mapping[tuple[str, str, str], tuple[str, str]]
-) -> Ratings:
-  """Ratings of one task."""
-  rows = {(item, annotator): label for (name, item, annotator), (label, _) in found.items()
-          if name == task.name}
-  labels: dict[str, dict[str, str]] = {}
-  for (item, annotator), label in sorted(rows.items()):
-    if label:
-      labels.setdefault(item, {})[annotator] = label
-  sheets, here = key['tasks'][task.name]['sheets'], {annotator for _, annotator in rows}
-  return Ratings(
-    task=task, labels=labels, rows=len(rows), empty=sum(not label for label in rows.values()),
-    missing=tuple(f'{a}/{item}' for a, items in sheets.items() if a in here
-                  for item in items if (item, a) not in rows),
-    absent=tuple(a for a, items in sheets.items() if items and a not in here))
-
-
 def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
   """Cohen's kappa of counts `[L, L]`, first rater by second; None where chance never disagrees."""
   # `linear` weighs a disagreement by the distance of the labels, which must then be in order.
@@ -148,7 +109,7 @@ def cohen_kappa(table: np.ndarray, *, linear: bool = False) -> float | None:
 
 
 def rater_agreement(
-  labels: Mapping[str, Mapping[str, str]], names: Sequence[str], *, linear: bool,
+  labels: Labels, names: Sequence[str], *, linear: bool,
   clusters: Mapping[str, Any], resamples: int, seed: int,
 ) -> dict[str, Any]:
   """Cohen's kappa over all annotators and of each two."""
@@ -196,12 +157,15 @@ def human_measures(
   resamples: int = 2000, permutations: int = 2000, seed: int = 0,
 ) -> dict[str, Any]:
   """All figures of a human evaluation: `human` of the report's schema."""
-  if not any(r.labels for r in returned.ratings.values()):
+  given: dict[str, Labels] = {
+    name: {item: known for item, row in rows.items()
+           if (known := {who: label for who, label in row.items() if label})}
+    for name, rows in returned.rows.items()}
+  if not any(given.values()):
     raise UserError('the sheets hold no label: nothing to evaluate')
-  if (similarities or encoder) and 'relevance' not in returned.ratings:
+  if (similarities or encoder) and 'relevance' not in given:
     raise UserError('similarity is compared with human relevance, of which the sheets hold '
                     'nothing: give its sheets too, or leave out --similarity and --encoder')
-  check_scorers(scorers)
   options = key['options']
   result = {
     'kind': KIND, 'schema': SCHEMA, 'export': key['export'],
@@ -211,23 +175,23 @@ def human_measures(
                  'seed': seed},
     'returned': {
       'unknown_items': len(returned.unknown_items),
-      'unknown_item_places': list(returned.unknown_items[:NAMED]),
-      'empty_rows': returned.empty_rows, 'other_columns': list(returned.other_columns)},
+      'unknown_item_places': returned.unknown_items[:NAMED],
+      'empty_rows': returned.empty_rows, 'other_columns': returned.other_columns},
     'tasks': {}}
   draws = {'resamples': resamples, 'seed': seed}
-  for name, ratings in returned.ratings.items():
+  for name, labels in given.items():
     items = key['tasks'][name]['items']
-    means, dropped = _means(ratings, len(items), min_raters)
+    means, dropped = _means(TASKS[name], labels, len(items), min_raters)
     records = [items[item]['record'] for item in means]
     columns, truncated = (
       _sentiment_scores(records, scorers, options['text']) if name == 'sentiment'
       else _relevance_scores(records, similarities, encoder))
-    task = _counts(ratings, len(items)) | {
+    task = _counts(key['tasks'][name], returned.rows[name], labels, TASKS[name]) | {
       'items_used': len(means), 'items_dropped': dropped,
       'raters_per_item': dict(sorted(collections.Counter(
-        str(len(ratings.labels[item])) for item in means).items())),
+        str(len(labels[item])) for item in means).items())),
       'mean': float(np.mean(list(means.values()))) if means else None,
-      'agreement': _agreement(ratings, items, draws),
+      'agreement': _agreement(TASKS[name], labels, items, draws),
       'correlations': _correlations(items, means, columns, draws),
       'truncated_texts': truncated}
     if name == 'sentiment' and options['pairs']:
@@ -238,13 +202,12 @@ def human_measures(
 
 
 def _means(
-  ratings: Ratings, items: int, min_raters: int
+  task: Task, labels: Labels, items: int, min_raters: int
 ) -> tuple[dict[str, float], dict[str, int]]:
   """Mean value of each item that is used, and why the others are not."""
-  values, means = ratings.task.labels, {}
-  dropped = {'unrated': items - len(ratings.labels), 'mixed': 0, 'too_few_raters': 0}
-  for item, by_annotator in ratings.labels.items():
-    given = [values[label] for label in by_annotator.values()]
+  means, dropped = {}, {'unrated': items - len(labels), 'mixed': 0, 'too_few_raters': 0}
+  for item, by_annotator in labels.items():
+    given = [task.labels[label] for label in by_annotator.values()]
     if None in given:
       dropped['mixed'] += 1
     elif len(given) < min_raters:
@@ -254,20 +217,20 @@ def _means(
   return means, dropped
 
 
-def _counts(ratings: Ratings, items: int) -> dict[str, Any]:
+def _counts(part: Mapping[str, Any], rows: Labels, labels: Labels, task: Task) -> dict[str, Any]:
   """Numbers of rows and labels."""
-  by_annotator: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-  for labels in ratings.labels.values():
-    for who, label in labels.items():
-      by_annotator[who][label] += 1
+  count, given = sum(map(len, rows.values())), sum(map(len, labels.values()))
+  here = {who for row in rows.values() for who in row}
+  missing = [f'{who}/{item}' for who, items in part['sheets'].items() if who in here
+             for item in items if who not in rows.get(item, {})]
+  used = collections.Counter(pair for row in labels.values() for pair in row.items())
   return {
-    'items': items, 'rows': ratings.rows,
-    'labels': sum(map(len, ratings.labels.values())), 'empty_labels': ratings.empty,
-    'missing_rows': len(ratings.missing), 'missing_row_places': list(ratings.missing[:NAMED]),
-    'absent_annotators': list(ratings.absent),
-    'labels_by_annotator': {
-      who: {label: by_annotator[who][label] for label in ratings.task.labels}
-      for who in sorted(by_annotator)}}
+    'items': len(part['items']), 'rows': count, 'labels': given, 'empty_labels': count - given,
+    'missing_rows': len(missing), 'missing_row_places': missing[:NAMED],
+    'absent_annotators': [
+      who for who, items in part['sheets'].items() if items and who not in here],
+    'labels_by_annotator': {who: {label: used[who, label] for label in task.labels}
+                            for who in sorted({who for who, _ in used})}}
 
 
 def _cluster(item: str, items: Mapping[str, Any]) -> tuple:
@@ -279,18 +242,16 @@ def _cluster(item: str, items: Mapping[str, Any]) -> tuple:
 
 
 def _agreement(
-  ratings: Ratings, items: Mapping[str, Any], draws: Mapping[str, int]
+  task: Task, labels: Labels, items: Mapping[str, Any], draws: Mapping[str, int]
 ) -> dict[str, Any]:
   """Cohen's kappa, unweighted over all labels and weighted over those in order."""
-  task = ratings.task
-  clusters = {item: _cluster(item, items) for item in ratings.labels}
-  found = {'nominal': rater_agreement(ratings.labels, tuple(task.labels), linear=False,
-                                      clusters=clusters, **draws)}
+  clusters = {item: _cluster(item, items) for item in labels}
+  kinds = {'nominal': (tuple(task.labels), False)}
   if len(task.ordered) < len(task.labels):
-    found['nominal_without_mixed'] = rater_agreement(
-      ratings.labels, task.ordered, linear=False, clusters=clusters, **draws)
-  return found | {'linear': rater_agreement(
-    ratings.labels, task.ordered, linear=True, clusters=clusters, **draws)}
+    kinds['nominal_without_mixed'] = (task.ordered, False)
+  kinds['linear'] = (task.ordered, True)
+  return {kind: rater_agreement(labels, names, linear=linear, clusters=clusters, **draws)
+          for kind, (names, linear) in kinds.items()}
 
 
 def _correlations(
@@ -345,24 +306,25 @@ def _individual_fairness(
   key: Mapping[str, Any], means: Mapping[str, float], *, permutations: int, seed: int
 ) -> dict[str, Any]:
   """Distance of the human scores of each pair of prefixes, by model, and between models (H-40)."""
-  items = key['tasks']['sentiment']['items']
-  cells: dict[tuple, dict[str, list[tuple[int | str, float | None]]]] = {}
-  for item, content in items.items():
+  # Model, template and value -> mean of each sample, by its number or else its item.
+  cells: dict[tuple, dict[int | str, float | None]] = {}
+  for item, content in key['tasks']['sentiment']['items'].items():
     r = content['record']
-    cell = cells.setdefault((r['model'], r['template']), {})
-    number = r['sample'] if key['coupled'] else item
-    cell.setdefault(r['value'], []).append((number, means.get(item)))
+    cells.setdefault((r['model'], r['template'], r['value']), {})[
+      r['sample'] if key['coupled'] else item] = means.get(item)
   entries, compared = [], {}
-  for model, template in sorted(cells, key=repr):
-    cell = cells[model, template]
+  for model, template in sorted({cell[:2] for cell in cells}, key=repr):
     for pair in key['options']['pairs']:
       names = (pair['first'], pair['second'])
-      if all(name in cell for name in names) and pair['template'] in (None, str(template)):
-        entries.append({'model': model, 'template': template, 'values': list(names)} | _distance(
-          names, [cell[name] for name in names], coupled=key['coupled'],
-          permutations=permutations, seed=seed))
-        compared.setdefault((template, names), {})[model] = tuple(
-          {number: mean for number, mean in cell[name] if mean is not None} for name in names)
+      both = [(model, template, name) for name in names]
+      if all(cell in cells for cell in both) and pair['template'] in (None, str(template)):
+        rated = tuple({number: mean for number, mean in cells[cell].items() if mean is not None}
+                      for cell in both)
+        entries.append({
+          'model': model, 'template': template, 'values': list(names),
+          'exported': [len(cells[cell]) for cell in both]} | _distance(
+            names, rated, coupled=key['coupled'], permutations=permutations, seed=seed))
+        compared.setdefault((template, names), {})[model] = rated
   return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries,
           'differences': model_differences(
             [Comparison(template, names, ratings)
@@ -371,33 +333,29 @@ def _individual_fairness(
 
 
 def _distance(
-  names: Sequence[str], rated: Sequence[Sequence[tuple[int | str, float | None]]], *,
-  coupled: bool, permutations: int, seed: int,
+  names: tuple[str, str], rated: Sequence[MeanRatings], *, coupled: bool, permutations: int,
+  seed: int,
 ) -> dict[str, Any]:
   """Distance of two prefixes with its null."""
   # Coupled samples are compared as pairs, so that the null can exchange within them: a sample of
   # which one side was dropped loses the other too. `all_items` is the distance over every item that
   # has a mean, as the paper has it.
-  kept = [{number: mean for number, mean in side if mean is not None} for side in rated]
   entry: dict[str, Any] = {
-    'exported': [len(side) for side in rated], 'rated': [len(side) for side in kept],
-    'lost_partner': [0, 0], 'estimate': None, 'all_items': None, 'mean': None}
-  if not all(kept):
+    'rated': [len(side) for side in rated], 'lost_partner': [0, 0], 'estimate': None,
+    'all_items': None, 'mean': None}
+  if not all(rated):
     return entry
-  scores = [np.array(list(side.values())) for side in kept]
-  entry['all_items'] = wasserstein_1(*scores)
-  entry['mean'] = [float(x.mean()) for x in scores]
+  scores = [np.array(list(side.values())) for side in rated]
+  entry |= {'all_items': wasserstein_1(*scores), 'mean': [float(x.mean()) for x in scores]}
   ids = None
   if coupled:
-    common = sorted(set(kept[0]) & set(kept[1]))
-    entry['lost_partner'] = [len(side) - len(common) for side in kept]
+    common = sorted(set(rated[0]) & set(rated[1]))
+    entry['lost_partner'] = [len(side) - len(common) for side in rated]
     if not common:
       return entry
-    scores = [np.array([side[number] for number in common]) for side in kept]
-    ids = ((np.array(common), np.array(common)),)
-  samples = SampleScores(
-    values=tuple(names), subgroups=tuple(names), templates=('pair',), scores=(tuple(scores),),
-    sample_ids=ids)
+    scores = [np.array([side[number] for number in common]) for side in rated]
+    ids = ((np.array(common),) * 2,)
+  samples = SampleScores(names, names, ('pair',), (tuple(scores),), ids)
   estimate = measure_fairness(samples, permutations=permutations, seed=seed).individual
   return entry | {'estimate': estimate.to_dict() | {
     'definition': 'H-40: W1 of mean human scores of two prefixes'}}
@@ -415,10 +373,6 @@ def _distance(
 #
 # The null is stricter than "equal I.F.": a model that writes otherwise, but is as fair, differs
 # from it too. The statistic looks at the difference of the distances alone.
-
-# Number of a sample (or name of an item) -> mean rating.
-MeanRatings = Mapping[int | str, float]
-
 
 class Comparison(NamedTuple):
   """Two values at one template."""
