@@ -21,7 +21,7 @@ import os
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,8 +168,8 @@ NO_MODEL = '(not named)'
 class Strata(NamedTuple):
   """The strata of records, which are not held: a second reading takes those that were drawn."""
 
-  places: dict[Stratum, list[int]]  # numbers of the records with a text, in the order of reading
-  samples: dict[Stratum, list[int | None]]  # their sample numbers
+  # Of the records with a text, the number in the order of reading, and the sample number.
+  records: dict[Stratum, list[tuple[int, int | None]]]
   empty: collections.Counter[Stratum]  # records without a text
   rewordings: int  # records of reworded prompts, of which no item is made
   total: int
@@ -186,33 +186,29 @@ class Pair:
 
 def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
   """Reads the records once."""
-  places, samples, empty = collections.defaultdict(list), {}, collections.Counter()
+  records, empty = collections.defaultdict(list), collections.Counter()
   nameless, total, rewordings = set(), 0, 0
   for number, record in enumerate(read()):
-    total, stratum = number + 1, _stratum(record)
+    total = number + 1
+    stratum = (record['attribute'], record.get('model') or NO_MODEL, record['value'],
+               record['template'])
     if record.get('arm') == 'rewording':
       rewordings += 1
       continue
     if not record.get('model'):
       nameless.add(re.sub(r'(:|, row |, entry )\d+$', '', record['_where']))
     if record['continuation'].strip():
-      places[stratum].append(number)
-      samples.setdefault(stratum, []).append(record.get('sample'))
+      records[stratum].append((number, record.get('sample')))
     else:
       empty[stratum] += 1
   if len(nameless) > 1:
     raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
                     "field 'model', or export one file at a time")
-  return Strata(dict(places), samples, empty, rewordings, total)
-
-
-def _stratum(record: Record) -> Stratum:
-  return (record['attribute'], record.get('model') or NO_MODEL, record['value'],
-          record['template'])
+  return Strata(dict(records), empty, rewordings, total)
 
 
 def _take(
-  read: Callable[[], Iterable[Record]], drawn: Sequence[Mapping[int, Stratum]]
+  read: Callable[[], Iterable[Record]], drawn: Sequence[Container[int]]
 ) -> list[list[Record]]:
   """The records of each draw, from a second reading."""
   found: list[list[Record]] = [[] for _ in drawn]
@@ -223,33 +219,33 @@ def _take(
   return found
 
 
-def draw_stratified(strata: Strata, number: int, entropy: Sequence[int]) -> dict[int, Stratum]:
-  """Draws records by the rule above: their numbers, and strata."""
-  names = sorted(strata.places, key=repr)
-  available = np.array([len(strata.places[s]) for s in names], np.int64)
+def draw_stratified(strata: Strata, number: int, entropy: Sequence[int]) -> set[int]:
+  """Draws records by the rule above: their numbers."""
+  names = sorted(strata.records, key=repr)
+  available = np.array([len(strata.records[s]) for s in names], np.int64)
   if number > available.sum():
     raise UserError(f'{number} items wanted, but only {available.sum()} records have a text: ask '
                     'for fewer with --items')
   rng = np.random.default_rng(np.random.SeedSequence(entropy))
   amounts = _allocate(names, available, number, rng)
-  return {strata.places[s][i]: s for s, size, amount in zip(names, available, amounts, strict=True)
+  return {strata.records[s][i][0] for s, size, amount in zip(names, available, amounts, strict=True)
           for i in rng.choice(size, amount, replace=False)}
 
 
 def draw_pairs(
   strata: Strata, pairs: Sequence[Pair], per_prefix: int, *, coupled: bool, entropy: Sequence[int],
-) -> tuple[dict[int, Stratum], bool, int]:
+) -> tuple[set[int], bool, int]:
   """Draws n continuations of each prefix of chosen pairs of values, for every model (H-40)."""
   # Where all records of a template are numbered and `coupled`, the same numbers are drawn for all
   # values and models, so that pairs stay pairs; otherwise each prefix is drawn for itself.
-  cells = _pair_cells(strata, pairs)
-  samples = {cell: strata.samples[cell] for cell in cells}
-  numbered = coupled and all(None not in numbers for numbers in samples.values())
+  cells = sorted(_pair_cells(strata, pairs), key=repr)
+  numbered = coupled and all(
+    sample is not None for cell in cells for _, sample in strata.records[cell])
   rng = np.random.default_rng(np.random.SeedSequence(entropy))
   by_template = collections.defaultdict(list)
-  for cell in sorted(cells, key=repr):
+  for cell in cells:
     by_template[cell[0], cell[3]].append(cell)
-  drawn: dict[int, Stratum] = {}
+  drawn: set[int] = set()
 
   def draw(available, words):
     if len(available) < per_prefix:
@@ -258,29 +254,29 @@ def draw_pairs(
     return rng.choice(available, per_prefix, replace=False).tolist()
 
   for (_, template), group in by_template.items():
-    if numbered:
+    if not numbered:
       for cell in group:
-        if len(set(samples[cell])) < len(samples[cell]):
-          raise UserError(f"a sample number of model {cell[1]}, value '{cell[2]}', template "
-                          f'{template!r} occurs twice: is a file given twice?')
-      numbers = set(draw(sorted(set.intersection(*(set(samples[cell]) for cell in group))),
-                         f'template {template!r} has {{}} sample numbers that all its values and '
-                         'models share'))
-    for cell in group:
-      rows = ([i for i, sample in enumerate(samples[cell]) if sample in numbers] if numbered
-              else draw(range(len(samples[cell])), f"model {cell[1]}, value '{cell[2]}', template "
-                        f'{template!r} has {{}} continuations with a text'))
-      drawn |= {strata.places[cell][i]: cell for i in rows}
+        drawn |= set(draw([number for number, _ in strata.records[cell]], f'model {cell[1]}, value '
+                          f"'{cell[2]}', template {template!r} has {{}} continuations with a text"))
+      continue
+    samples = [{sample: number for number, sample in strata.records[cell]} for cell in group]
+    for cell, known in zip(group, samples, strict=True):
+      if len(known) < len(strata.records[cell]):
+        raise UserError(f"a sample number of model {cell[1]}, value '{cell[2]}', template "
+                        f'{template!r} occurs twice: is a file given twice?')
+    numbers = draw(sorted(set.intersection(*map(set, samples))), f'template {template!r} has {{}} '
+                   'sample numbers that all its values and models share')
+    drawn |= {known[sample] for known in samples for sample in numbers}
   return drawn, numbered, sum(strata.empty[cell] for cell in cells)
 
 
 def _pair_cells(strata: Strata, pairs: Sequence[Pair]) -> set[Stratum]:
   """The strata to compare: both values of every pair, for all models."""
   attributes = collections.defaultdict(set)  # of each value
-  for attribute, _, value, _ in (*strata.places, *strata.empty):
+  for attribute, _, value, _ in (*strata.records, *strata.empty):
     attributes[value].add(attribute)
   values = {v for pair in pairs for v in (pair.first, pair.second)}
-  models = sorted({cell[1] for cell in strata.places if cell[2] in values})
+  models = sorted({cell[1] for cell in strata.records if cell[2] in values})
   wanted = set()
   for pair in pairs:
     names = (pair.first, pair.second)
@@ -293,13 +289,13 @@ def _pair_cells(strata: Strata, pairs: Sequence[Pair]) -> set[Stratum]:
     if len(common) != 1:
       raise UserError(f"'{pair.first}' and '{pair.second}' are not values of one attribute in the "
                       'records')
-    templates = {c[3] for c in strata.places if c[0] in common and c[2] in names
+    templates = {c[3] for c in strata.records if c[0] in common and c[2] in names
                  and pair.template in (None, str(c[3]))}
     if not templates:
       raise UserError(f"no record of '{pair.first}' or '{pair.second}' at template "
                       f'{pair.template}: use the label of the records')
     for cell in itertools.product(common, models, names, templates):
-      if cell not in strata.places:
+      if cell not in strata.records:
         raise UserError(f"model {cell[1]} has no continuation of '{cell[2]}' at template "
                         f'{cell[3]!r}: all models need both values')
       wanted.add(cell)
@@ -433,7 +429,7 @@ def _make_key(
     'mask': MASK if options.mask else None,
     'coupled': coupled,
     'annotators': annotators,
-    'strata': len(strata.places),
+    'strata': len(strata.records),
     'records': strata.total,
     'left_out': {'empty_continuations': empty, 'rewordings': strata.rewordings},
     'files': [{'path': str(path), 'sha256': input_sha256(path)} for path in files],
