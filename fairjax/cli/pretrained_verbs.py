@@ -235,14 +235,24 @@ def _evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fit_classifier(options: argparse.Namespace) -> None:
-  from fairjax.pretrained.classifier import Settings, read_training, start_model, train_classifier
+  from fairjax.pretrained.classifier import (
+    NAMES,
+    Settings,
+    from_checkpoint,
+    from_scratch,
+    read_training,
+    train_classifier,
+  )
+  from fairjax.pretrained.start import Sizes
   _check_sizes(options, 'max-length')
   data, dev = read_training(options.data, options.dev, classes=options.classes,
                             phrases=options.phrases, seed=options.seed, log=log_line)
-  sizes = {name: getattr(options, name)
-           for name in ('layers', 'dim', 'heads', 'vocab_size', 'max_length')}
-  start = start_model(data, init=options.init, classes=options.classes, sizes=sizes,
-                      seed=options.seed, log=log_line)
+  if options.init:
+    start = from_checkpoint(options.init, labels=NAMES[options.classes], seed=options.seed,
+                            log=log_line)
+  else:
+    start = from_scratch(data.texts, Sizes(kind='bert', **field_values(options, Sizes)),
+                         classes=options.classes, seed=options.seed, log=log_line)
   settings = Settings(**{'epochs': 3 if options.init else 8,
                          'learning_rate': 3e-5 if options.init else 5e-4}
                       | field_values(options, Settings))

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.files import json_sha256, write_json
+from fairjax.files import write_json
 from fairjax.inputs import open_input, read_text_lines
 from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import (
@@ -30,22 +30,24 @@ from fairjax.pretrained.fit import FineTuning, Recipe, TokenRows, label_losses
 from fairjax.pretrained.models import class_logits, encode
 from fairjax.pretrained.start import (
   PLAN,
+  Sizes,
   Start,
   check_free,
   check_plan,
+  count_words,
   initial_std,
   new_params,
-  new_tokenizer,
+  new_start,
   open_plan,
+  train_word_pieces,
   write_config,
   write_files,
   write_tensors,
 )
-from fairjax.pretrained.tensor_files import open_tensors
+from fairjax.pretrained.tensor_files import Stored, open_tensors
 from fairjax.pretrained.tokens import Encoded, encode_texts, pair_types
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
-from fairjax.train import Identity, params_digest
 from fairjax.train.loop import run_stage
 from fairjax.train.metrics import read_metrics
 
@@ -277,8 +279,6 @@ def _wilson(hits: int, n: int) -> dict[str, float]:
 
 # Where training starts: a checkpoint with a new classification layer, or a small new BERT.
 
-_CLASSES = {'bert': 'BertForSequenceClassification', 'albert': 'AlbertForSequenceClassification'}
-
 
 def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed: int,
                     log: Callable[[str], None]) -> Start:
@@ -287,7 +287,7 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   pooled = any(name.startswith('pooler') for name in model.ignored)
   if pooled:
     model = load_pretrained(directory, 'pooled')
-  config = {**model.config, 'architectures': [_CLASSES[model.architecture.kind]],
+  config = {**model.config, 'architectures': [_head_class(model.architecture.kind)],
             **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
   fresh = new_params(arch, seed=seed, only=('classifier',) if pooled else ('classifier', 'pooler'),
@@ -298,34 +298,17 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   return Start.of(model, config, arch, {**model.params, **fresh})
 
 
-def from_scratch(texts: Sequence[str], *, classes: int, seed: int, sizes: Mapping[str, int],
+def from_scratch(texts: Sequence[str], sizes: Sizes, *, classes: int, seed: int,
                  log: Callable[[str], None]) -> Start:
-  """Starts from random parameters and a vocabulary of the training texts."""
-  tokenizer, files = new_tokenizer(
-    texts, vocab_size=sizes['vocab_size'], max_length=sizes['max_length'])
-  config = {
-    'architectures': [_CLASSES['bert']], 'model_type': 'bert',
-    'vocab_size': tokenizer.get_vocab_size(), 'hidden_size': sizes['dim'],
-    'num_hidden_layers': sizes['layers'], 'num_attention_heads': sizes['heads'],
-    'intermediate_size': 4 * sizes['dim'], 'max_position_embeddings': sizes['max_length'],
-    'type_vocab_size': 2, 'hidden_act': 'gelu', 'layer_norm_eps': 1e-12,
-    'hidden_dropout_prob': 0.2, 'attention_probs_dropout_prob': 0.1,
-    'initializer_range': 0.02, 'pad_token_id': 0, 'position_embedding_type': 'absolute',
-    **_label_fields(NAMES[classes])}
-  arch = read_architecture(config, where='the options')
-  params = new_params(arch, seed=seed, std=initial_std(config))
-  count = sum(a.size for group in params.values() for a in group.values())
-  log(f'[start] new BERT: {count:,} parameters, {arch.vocab_size} word pieces of the training '
-      'texts')
-  return Start(config, arch, params, tokenizer, files, sizes['max_length'], 'new')
+  """Starts from random parameters of a BERT and a vocabulary of the training texts."""
+  return new_start(
+    train_word_pieces(count_words(texts), size=sizes.vocab_size), sizes, std=0.02,
+    head='classifier', seed=seed, log=log, architectures=[_head_class('bert')], hidden_act='gelu',
+    hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, **_label_fields(NAMES[classes]))
 
 
-def start_model(data: Examples, *, init: str | os.PathLike | None, classes: int, seed: int,
-                sizes: Mapping[str, int], log: Callable[[str], None]) -> Start:
-  """`from_checkpoint` of a directory, without one `from_scratch`."""
-  if init:
-    return from_checkpoint(init, labels=NAMES[classes], seed=seed, log=log)
-  return from_scratch(data.texts, classes=classes, seed=seed, sizes=sizes, log=log)
+def _head_class(kind: str) -> str:
+  return f'{kind.capitalize()}ForSequenceClassification'
 
 
 def _label_fields(names: Sequence[str]) -> dict[str, Any]:
@@ -374,15 +357,13 @@ def train_classifier(
   judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
   stage = tuning.stage(
     start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,
-    identity=Identity(stage='classifier', config=json_sha256(plan), vocabulary=json_sha256(
-      {k: v.hex() for k, v in start.files.items()}), parent=params_digest(start.params)))
+    identity=start.identity('classifier', plan))
   run_stage(stage, stop=stop or StopSignal(), log=log)
   lines = read_metrics(training / 'metrics.jsonl')
   epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
              'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
             for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
-  best = open_tensors([training / _BEST])
-  found = judge.quality(to_params(best, start.arch, 'classifier', where=str(training / _BEST))[0])
+  best, found = judge.kept()
   write_tensors(output / 'model.safetensors', {n: t.whole() for n, t in best.items()})
   write_config(output, start.config)
   card = {
@@ -408,7 +389,7 @@ class _Judge:
     self._runner: BatchRunner | None = None
     # After an interruption the file may be of a later epoch than the checkpoint: that epoch is
     # trained again, to the same parameters.
-    self._best = float(_metadata(path)['accuracy']) if path.is_file() else -1.0
+    self._best = self.kept()[1]['accuracy']['value'] if path.is_file() else -1.0
 
   def __call__(self, params: Any) -> dict[str, float]:
     """Accuracy and F1."""
@@ -416,9 +397,14 @@ class _Judge:
     accuracy = found['accuracy']['value']
     if accuracy > self._best:
       tensors = to_tensors(jax.device_get(params), self._start.arch, 'classifier')
-      write_tensors(self._path, tensors, accuracy=repr(accuracy))
+      write_tensors(self._path, tensors)
       self._best = accuracy
     return {'accuracy': accuracy, 'macro_f1': found['macro_f1']['value']}
+
+  def kept(self) -> tuple[dict[str, Stored], dict[str, Any]]:
+    """The tensors of the best epoch, and how good they are."""
+    tensors, where = open_tensors([self._path]), str(self._path)
+    return tensors, self.quality(to_params(tensors, self._start.arch, 'classifier', where=where)[0])
 
   def quality(self, params: Any) -> dict[str, Any]:
     """All of `quality`."""
@@ -427,15 +413,6 @@ class _Judge:
         params, self._start.arch, max_length=self._start.max_length, mesh=self._mesh)
     self._runner.load(params)
     return quality(self._labels, self._runner(self._dev.ids).argmax(-1), classes=self._classes)
-
-
-def _metadata(path: pathlib.Path) -> dict[str, str]:
-  from safetensors import SafetensorError, safe_open
-  try:
-    with safe_open(path, 'np') as file:
-      return file.metadata()
-  except (OSError, SafetensorError) as e:
-    raise UserError(f'{path} is damaged ({e}): delete its folder to train again') from None
 
 
 def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, arch: Architecture,

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from fairjax import processes
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.pretrained.checkpoint import Architecture, load_pretrained, read_architecture
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, Rows, special_tokens
 from fairjax.pretrained.models import (
@@ -33,15 +33,15 @@ from fairjax.pretrained.models import (
 )
 from fairjax.pretrained.start import (
   PLAN,
+  Sizes,
   Start,
   check_free,
-  new_params,
+  new_start,
   open_plan,
-  tokenizer_of,
   write_model,
 )
 from fairjax.processes import StopSignal
-from fairjax.train import Identity, derive_seed, make_mesh, own_rows, params_digest
+from fairjax.train import derive_seed, make_mesh, own_rows
 from fairjax.train.loop import Stage, run_stage
 from fairjax.train.optimizer import Adam, kernels_and_tables
 from fairjax.train.sharding import (
@@ -120,22 +120,6 @@ def masked_sums(params: Any, arch: Architecture, batch: dict[str, jax.Array],
 
 # Where masked training starts: a checkpoint with its MLM head, or a new BERT or ALBERT.
 
-_CLASSES = {'bert': 'BertForMaskedLM', 'albert': 'AlbertForMaskedLM'}
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """Of a new model."""
-
-  kind: str  # 'bert' or 'albert' (its layers share their parameters)
-  layers: int
-  dim: int
-  heads: int
-  vocab_size: int  # most word pieces, special ones included
-  max_length: int = 128  # tokens that the model can read
-  embedding_dim: int = 0  # of an ALBERT; 0: `dim`, but at most 128
-
-
 def with_dropout(start: Start, *, hidden: float | None, attention: float | None) -> Start:
   """The same with other rates, in [0, 1), also in its `config.json`; None leaves one as it is."""
   given = {name: rate for name, rate in (('hidden_dropout_prob', hidden),
@@ -145,10 +129,14 @@ def with_dropout(start: Start, *, hidden: float | None, attention: float | None)
   return start._replace(config=config, arch=read_architecture(config, where='the options'))
 
 
+def _head_class(kind: str) -> str:
+  return f'{kind.capitalize()}ForMaskedLM'
+
+
 def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
   """Goes on from a BERT or ALBERT that has its MLM head."""
   model = load_pretrained(directory, 'mlm')
-  config = {**model.config, 'architectures': [_CLASSES[model.architecture.kind]]}
+  config = {**model.config, 'architectures': [_head_class(model.architecture.kind)]}
   log(f"[start] {directory}: {model.architecture.kind}; in its files, but no part of this model: "
       + (', '.join(model.ignored) or 'nothing'))
   return Start.of(model, config, model.architecture, model.params)
@@ -157,36 +145,23 @@ def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
 def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
                     log: Callable[[str], None]) -> Start:
   """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids."""
+  albert = sizes.kind == 'albert'
+  more: dict[str, Any] = {
+    'embedding_size': sizes.embedding_dim or min(sizes.dim, 128), 'num_hidden_groups': 1,
+    'inner_group_num': 1, 'hidden_act': 'gelu_new', 'hidden_dropout_prob': 0.0,
+    'attention_probs_dropout_prob': 0.0, 'classifier_dropout_prob': 0.1,
+    'bos_token_id': vocabulary['[CLS]'], 'eos_token_id': vocabulary['[SEP]'],
+  } if albert else {
+    'hidden_act': 'gelu', 'hidden_dropout_prob': 0.1, 'attention_probs_dropout_prob': 0.1}
   # BERT-large's 0.02, for the variance of sums over `dim` inputs: with 0.02 itself attention in a
   # model of width 64 stays even for thousands of steps.
-  std = round(0.02 * math.sqrt(1024 / sizes.dim), 4)
-  tokenizer, files = tokenizer_of(vocabulary, max_length=sizes.max_length)
-  config: dict[str, Any] = {
-    'architectures': [_CLASSES[sizes.kind]], 'model_type': sizes.kind,
-    'vocab_size': len(vocabulary), 'hidden_size': sizes.dim, 'num_hidden_layers': sizes.layers,
-    'num_attention_heads': sizes.heads, 'intermediate_size': 4 * sizes.dim,
-    'max_position_embeddings': sizes.max_length, 'type_vocab_size': 2, 'layer_norm_eps': 1e-12,
-    'initializer_range': std, 'pad_token_id': vocabulary['[PAD]'],
-    'position_embedding_type': 'absolute'}
-  if sizes.kind == 'albert':
-    config |= {
-      'embedding_size': sizes.embedding_dim or min(sizes.dim, 128), 'num_hidden_groups': 1,
-      'inner_group_num': 1, 'hidden_act': 'gelu_new', 'hidden_dropout_prob': 0.0,
-      'attention_probs_dropout_prob': 0.0, 'classifier_dropout_prob': 0.1,
-      'bos_token_id': vocabulary['[CLS]'], 'eos_token_id': vocabulary['[SEP]']}
-    # Its own tokenizer class reads SentencePiece models only.
-    options = json.loads(files['tokenizer_config.json'])
-    files['tokenizer_config.json'] = json.dumps(
+  start = new_start(vocabulary, sizes, std=round(0.02 * math.sqrt(1024 / sizes.dim), 4), head='mlm',
+                    seed=seed, log=log, architectures=[_head_class(sizes.kind)], **more)
+  if albert:  # its own tokenizer class reads SentencePiece models only
+    options = json.loads(start.files['tokenizer_config.json'])
+    start.files['tokenizer_config.json'] = json.dumps(
       options | {'tokenizer_class': 'PreTrainedTokenizerFast'}, indent=2).encode('utf-8')
-  else:
-    config |= {'hidden_act': 'gelu', 'hidden_dropout_prob': 0.1,
-               'attention_probs_dropout_prob': 0.1}
-  arch = read_architecture(config, where='the options')
-  params = new_params(arch, seed=seed, std=std, head='mlm')
-  count = sum(a.size for group in params.values() for a in group.values())
-  log(f'[start] new {sizes.kind}: {count:,} parameters, {len(vocabulary):,} word pieces of the '
-      'training texts')
-  return Start(config, arch, params, tokenizer, files, sizes.max_length, 'new')
+  return start
 
 
 CARD = 'card.json'
@@ -275,12 +250,9 @@ class _Run:
   def stage(self, directory: pathlib.Path, plan: dict[str, Any]) -> Stage:
     start, config, mesh = self._start, self._config, self._mesh
     template = sharded_shapes(self._abstract, self._shardings)
-    identity = Identity(
-      stage='masked-lm', config=json_sha256(plan),
-      vocabulary=json_sha256({k: v.hex() for k, v in start.files.items()}),
-      parent=params_digest(start.params))
     return Stage(
-      name='mlm', directory=directory, identity=identity, config=config, mesh=mesh,
+      name='mlm', directory=directory, identity=start.identity('masked-lm', plan), config=config,
+      mesh=mesh,
       init_state=lambda: jax.jit(self._fresh, out_shardings=self._shardings)(start.params),
       state_template=lambda: template, step=BoundStep(self._update, self._dropout_seed),
       batches=lambda first: own_rows(self._train.training(first, config.batch_size)),

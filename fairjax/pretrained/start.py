@@ -1,6 +1,7 @@
 """Where a training starts: a checkpoint, or a new model and vocabulary; and the files it writes."""
 
 import collections
+import dataclasses
 import heapq
 import json
 import pathlib
@@ -13,9 +14,16 @@ import numpy as np
 from fairjax import processes
 from fairjax.config_io import config_differences
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, read_sealed_json, write_sealed_json
-from fairjax.pretrained.checkpoint import Architecture, Pretrained, entries, to_tensors
+from fairjax.files import atomic_write, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.pretrained.checkpoint import (
+  Architecture,
+  Pretrained,
+  entries,
+  read_architecture,
+  to_tensors,
+)
 from fairjax.pretrained.tokens import wordpiece_tokenizer
+from fairjax.train import Identity, params_digest
 
 TOKENIZER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'vocab.txt',
                    'special_tokens_map.json', 'sentence_bert_config.json')
@@ -39,6 +47,12 @@ class Start(NamedTuple):
     files = {name: (model.directory / name).read_bytes() for name in TOKENIZER_FILES
              if (model.directory / name).is_file()}
     return cls(config, arch, params, model.tokenizer, files, model.max_length, model.fingerprint)
+
+  def identity(self, stage: str, plan: Mapping[str, Any]) -> Identity:
+    """That of the checkpoints of a training from here."""
+    return Identity(
+      stage=stage, config=json_sha256(plan), parent=params_digest(self.params),
+      vocabulary=json_sha256({name: content.hex() for name, content in self.files.items()}))
 
 
 # A WordPiece vocabulary from texts: pairs of pieces that stand together most often are joined.
@@ -156,6 +170,37 @@ def new_params(arch: Architecture, *, seed: int, std: float, only: Sequence[str]
   return params
 
 
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Of a new model."""
+
+  kind: str  # 'bert' or 'albert' (its layers share their parameters)
+  layers: int
+  dim: int
+  heads: int
+  vocab_size: int  # most word pieces, special ones included
+  max_length: int = 128  # tokens that the model can read
+  embedding_dim: int = 0  # of an ALBERT; 0: `dim`, but at most 128
+
+
+def new_start(vocabulary: dict[str, int], sizes: Sizes, *, std: float, head: str, seed: int,
+              log: Callable[[str], None], **config: Any) -> Start:
+  """Random parameters for a WordPiece vocabulary, piece -> id in the order of the ids."""
+  tokenizer, files = tokenizer_of(vocabulary, max_length=sizes.max_length)
+  config = {
+    'model_type': sizes.kind, 'vocab_size': len(vocabulary), 'hidden_size': sizes.dim,
+    'num_hidden_layers': sizes.layers, 'num_attention_heads': sizes.heads,
+    'intermediate_size': 4 * sizes.dim, 'max_position_embeddings': sizes.max_length,
+    'type_vocab_size': 2, 'layer_norm_eps': 1e-12, 'initializer_range': std,
+    'pad_token_id': vocabulary['[PAD]'], 'position_embedding_type': 'absolute', **config}
+  arch = read_architecture(config, where='the options')
+  params = new_params(arch, seed=seed, std=std, head=head)
+  count = sum(a.size for group in params.values() for a in group.values())
+  log(f'[start] new {sizes.kind}: {count:,} parameters, {len(vocabulary):,} word pieces of the '
+      'training texts')
+  return Start(config, arch, params, tokenizer, files, sizes.max_length, 'new')
+
+
 def initial_std(config: Mapping[str, Any]) -> float:
   """Deviation of new kernels and tables, by a `config.json`."""
   value = config.get('initializer_range', 0.02)
@@ -210,11 +255,11 @@ def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:
       file.write(content)
 
 
-def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], **metadata: str) -> None:
+def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a safetensors file, atomically."""
   from safetensors.numpy import save
   with atomic_write(path) as file:
-    file.write(save(dict(tensors), metadata={'format': 'pt', **metadata}))
+    file.write(save(dict(tensors), metadata={'format': 'pt'}))
 
 
 def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from fairjax.gender.trends import correlation, fit_slope, format_mean_sd, over_r
 from fairjax.pretrained import heads
 from fairjax.pretrained.classifier import from_scratch
 from fairjax.pretrained.fit import Recipe
-from fairjax.pretrained.start import write_model
+from fairjax.pretrained.start import Sizes, write_model
 from fairjax.train import make_mesh
 
 BERT = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
@@ -251,8 +251,8 @@ def test_the_correlation_in_the_embeddings_of_a_bert_is_seen(tmp_path, monkeypat
   write_sts(tmp_path / 'sts', seed=0, pairs=800, templates=8)
   texts = [t for s in ('train', 'test') for part in read_pairs(find_split(tmp_path / 'sts', s))[:2]
            for t in part]
-  sizes = {'layers': 1, 'dim': 32, 'heads': 2, 'vocab_size': 2000, 'max_length': 16}
-  start = from_scratch(texts, classes=2, seed=0, sizes=sizes, log=lambda line: None)
+  sizes = Sizes('bert', layers=1, dim=32, heads=2, vocab_size=2000, max_length=16)
+  start = from_scratch(texts, sizes, classes=2, seed=0, log=lambda line: None)
   direction = np.random.default_rng(1).standard_normal(32)
   direction -= direction.mean()  # a norm follows
   direction /= np.linalg.norm(direction)
