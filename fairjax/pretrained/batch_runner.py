@@ -92,11 +92,10 @@ class BatchRunner:
     rows_axes = tuple(a for a in self.mesh.axis_names if a != 'model')
     self._devices = math.prod(self.mesh.shape[a] for a in rows_axes)
     self._rows_sharding = NamedSharding(self.mesh, PartitionSpec(rows_axes))
-    whole = NamedSharding(self.mesh, PartitionSpec())
-    self._whole = whole
-    cpu = self.mesh.devices.flat[0].platform == 'cpu'
-    bfloat16 = _has_bfloat16(params)
-    self._unrolls = cpu
+    self._whole = whole = NamedSharding(self.mesh, PartitionSpec())
+    self._on_cpu = cpu = self.mesh.devices.flat[0].platform == 'cpu'
+    # Products with bfloat16 are those of another library.
+    bfloat16 = any(a.dtype.name == 'bfloat16' for a in jax.tree.leaves(params))
     self.load(params)
     cpu_tokens = _CPU_BFLOAT16_TOKENS if bfloat16 else _CPU_TOKENS
     self.batch_tokens = batch_tokens or (cpu_tokens if cpu else _BATCH_TOKENS)
@@ -117,7 +116,7 @@ class BatchRunner:
 
   def load(self, params: Any) -> None:
     """Goes on with other parameters of the same shapes, without another compilation."""
-    if self._unrolls and _layer_bytes(params) > _SCANNED_LAYER_BYTES:
+    if self._on_cpu and _layer_bytes(params) > _SCANNED_LAYER_BYTES:
       params = unstack_layers(params)
     self._params = jax.device_put(params, self._whole)
 
@@ -132,8 +131,6 @@ class BatchRunner:
     With `per_token` R arrays `[tokens of the text, ...]`.
     """
     sizes = np.array([len(row) for row in ids])
-    if not len(sizes) or sizes.min() < 1 or sizes.max() > self.lengths[-1]:
-      raise ValueError(f'texts of {sizes.tolist()[:5]} tokens, not of 1 to {self.lengths[-1]}')
     waiting: collections.deque[tuple[list, jax.Array]] = collections.deque()
     results: Any = [None] * len(ids) if self._per_token else None
 
@@ -192,20 +189,14 @@ class BatchRunner:
 
 
 def class_runner(params: Any, arch: Architecture, *, max_length: int, mesh: Mesh | None = None,
-                 batch_tokens: int | None = None, sep: int | None = None) -> BatchRunner:
+                 sep: int | None = None) -> BatchRunner:
   """Scores `[R, C]` of texts, or of pairs with a separator, without dropout."""
   def scores(params, ids, mask, packing):
     types = None if sep is None else pair_types(ids, sep)
     return class_logits(params, arch, encode(params, arch, ids, mask, types, packing=packing,
                                              first_only=True))
 
-  return BatchRunner(scores, params, max_length=max_length, pad_id=arch.pad_id, mesh=mesh,
-                     batch_tokens=batch_tokens)
-
-
-def _has_bfloat16(params: Any) -> bool:
-  """Whether any parameter is bfloat16: products are then the other library's."""
-  return any(a.dtype.name == 'bfloat16' for a in jax.tree.leaves(params))
+  return BatchRunner(scores, params, max_length=max_length, pad_id=arch.pad_id, mesh=mesh)
 
 
 def _layer_bytes(params: Any) -> int:

@@ -124,14 +124,6 @@ _FORMS = {  # form -> of each array: its name in files, its name here, whether f
 }
 
 
-class Copy(NamedTuple):
-  """A tensor that must equal another one if it is there; `tied`: only if the tables are tied."""
-
-  name: str
-  original: str
-  tied: bool
-
-
 class Family(NamedTuple):
   """A kind of model."""
 
@@ -142,8 +134,6 @@ class Family(NamedTuple):
   fields: dict[str, tuple[str, Any]]
   prefix: str  # of the names of the body in files that also hold a head
   modules: tuple[Module, ...]
-  copies: tuple[Copy, ...]  # in the head 'mlm'
-  spare: str  # pattern of tensors that files hold without being needed
 
 
 # The same of BERT and ALBERT.
@@ -166,7 +156,17 @@ _QKV = ('query', 'key', 'value')
 _POOLED = ('pooled', 'classifier')
 _LAYER = 'encoder.layer.{layer}'
 _SHARED = 'encoder.albert_layer_groups.{group}.albert_layers.{inner}'
-_CLASSIFIER = Module('classifier.', 'classifier', 'linear', 'DC', ('classifier',))
+
+
+def _heads(predictions: str, dense: str) -> tuple[Module, ...]:
+  """The two heads, by the published names of that of masked words and of its hidden layer."""
+  return (
+    Module('classifier.', 'classifier', 'linear', 'DC', ('classifier',)),
+    Module('mlm.', f'{dense}.dense', 'linear', 'DE', ('mlm',)),
+    Module('mlm.norm_', f'{dense}.LayerNorm', 'norm', 'E', ('mlm',)),
+    Module('mlm.output_bias', predictions, 'bias', 'V', ('mlm',)),
+    Module('output.table', f'{predictions}.decoder', 'table', 'VE', ('mlm',), untied=True))
+
 
 FAMILIES = {
   'albert': Family(
@@ -189,15 +189,7 @@ FAMILIES = {
       Module('layers.attention_norm_', f'{_SHARED}.attention.LayerNorm', 'norm', 'D'),
       Module('layers.ff_norm_', f'{_SHARED}.full_layer_layer_norm', 'norm', 'D'),
       Module('pooler.', 'pooler', 'linear', 'DD', _POOLED),
-      _CLASSIFIER,
-      Module('mlm.', 'predictions.dense', 'linear', 'DE', ('mlm',)),
-      Module('mlm.norm_', 'predictions.LayerNorm', 'norm', 'E', ('mlm',)),
-      Module('mlm.output_bias', 'predictions', 'bias', 'V', ('mlm',)),
-      Module('output.table', 'predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
-    copies=(Copy('predictions.decoder.bias', 'predictions.bias', False),
-            Copy('predictions.decoder.weight', 'embeddings.word_embeddings.weight', True)),
-    spare=r'embeddings\.(position|token_type)_ids|pooler\.(weight|bias)|sop_classifier\.'
-          r'classifier\.(weight|bias)|predictions\..*|classifier\.(weight|bias)'),
+      *_heads('predictions', 'predictions'))),
   'bert': Family(
     has={'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size',
          'type_vocab_size'},
@@ -217,16 +209,15 @@ FAMILIES = {
       Module('layers.attention_norm_', f'{_LAYER}.attention.output.LayerNorm', 'norm', 'D'),
       Module('layers.ff_norm_', f'{_LAYER}.output.LayerNorm', 'norm', 'D'),
       Module('pooler.', 'pooler.dense', 'linear', 'DD', _POOLED),
-      _CLASSIFIER,
-      Module('mlm.', 'cls.predictions.transform.dense', 'linear', 'DE', ('mlm',)),
-      Module('mlm.norm_', 'cls.predictions.transform.LayerNorm', 'norm', 'E', ('mlm',)),
-      Module('mlm.output_bias', 'cls.predictions', 'bias', 'V', ('mlm',)),
-      Module('output.table', 'cls.predictions.decoder', 'table', 'VE', ('mlm',), untied=True)),
-    copies=(Copy('cls.predictions.decoder.bias', 'cls.predictions.bias', False),
-            Copy('cls.predictions.decoder.weight', 'embeddings.word_embeddings.weight', True)),
-    spare=r'embeddings\.position_ids|pooler\.dense\.(weight|bias)|cls\.seq_relationship\.(weight|'
-          r'bias)|cls\.predictions\..*|classifier\.(weight|bias)'),
+      *_heads('cls.predictions', 'cls.predictions.transform'))),
 }
+_WORDS = 'embeddings.word_embeddings.weight'
+_COPIES = {  # of the head 'mlm': tensors that must equal another one if they are there
+  f'{head}.decoder.{name}': of for head in ('predictions', 'cls.predictions')
+  for name, of in (('bias', f'{head}.bias'), ('weight', _WORDS))}
+# Tensors that files hold without being needed.
+_SPARE = (r'embeddings\.(position|token_type)_ids|(cls\.)?predictions\..*|'
+          r'(pooler(\.dense)?|cls\.seq_relationship|(sop_classifier\.)?classifier)\.(weight|bias)')
 _KINDS = (*FAMILIES, *DECODERS)
 _READS = f"fairjax reads the kinds {', '.join(_KINDS)} here"
 # Old configs name no kind; the fields of Llama, Qwen, ... are the same.
@@ -409,7 +400,6 @@ def to_params(
   dtype: Any = np.float32,
 ) -> tuple[Params, list[str], list[str]]:
   """Published tensors in their places, the names of those that are not needed, and lines to say."""
-  family = FAMILIES[arch.kind]
   if head not in _HEADS:
     raise UserError(f"{where} is {arch.kind}, which has no head '{head}', only "
                     f"{', '.join(_HEADS)}: 'lm' needs a decoder; a model with its mlm head serves "
@@ -417,9 +407,8 @@ def to_params(
   wanted = entries(arch, head)
   plain, ignored, lines = _checked_tensors(
     tensors, {name: e.shape for e in wanted for names in e.tensors for name in names},
-    {copy.name: copy.original for copy in family.copies
-     if head == 'mlm' and (arch.tied or not copy.tied)},
-    _Expected(arch.kind, arch.num_layers, family.prefix, family.spare, head, tuple(
+    {copy: of for copy, of in _COPIES.items() if head == 'mlm' and (arch.tied or of != _WORDS)},
+    _Expected(arch.kind, arch.num_layers, FAMILIES[arch.kind].prefix, _SPARE, head, tuple(
       name for e in wanted if e.head for names in e.tensors for name in names)), where)
   params: Params = {}
   for entry in wanted:

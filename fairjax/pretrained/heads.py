@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from fairjax.config import MeshConfig
 from fairjax.errors import UserError
@@ -184,7 +183,7 @@ class TokenLearner:
 
   def __init__(
     self, directory: str | os.PathLike, *, labels: Sequence[str], pairs: bool = False,
-    freeze: str = NONE, max_length: int | None = None, mesh: Mesh | None = None,
+    freeze: str = NONE, max_length: int | None = None,
     log: Callable[[str], None] | None = None,
   ):
     self._directory, self._labels = pathlib.Path(directory), tuple(labels)
@@ -194,7 +193,7 @@ class TokenLearner:
     self._arch, self._tokenizer = start.arch, start.tokenizer
     self.fingerprint = start.fingerprint
     self.max_length = min(start.max_length, max_length or start.max_length)
-    self._mesh = mesh or make_mesh(MeshConfig())
+    self._mesh = make_mesh(MeshConfig())
     if pairs and start.arch.token_types < 2:
       raise UserError(f'{directory} has one token type (type_vocab_size): pairs need two')
     self._sep = separator_id(self._tokenizer) if pairs else None

@@ -60,8 +60,6 @@ def encode(
     `[B, T, D]`, or `[B, 1, D]` with `first_only`, in the parameters' dtype; at padding arbitrary
     but finite.
   """
-  if ids.shape[1] > arch.max_positions:
-    raise ValueError(f'{ids.shape[1]} tokens, but the model has {arch.max_positions} positions')
   keys = [None] * 2 if key is None else jax.random.split(key)
   table = params['embeddings']
   types = table['token_type'][jnp.zeros_like(ids) if token_types is None else token_types]

@@ -28,8 +28,7 @@ class SentenceEncoder:
   threshold_source = ('the number of the paper, which is meant for the Universal Sentence Encoder: '
                       'not checked against people for this encoder')
 
-  def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None,
-               batch_tokens: int | None = None):
+  def __init__(self, directory: str | os.PathLike, *, mesh: Mesh | None = None):
     """Reads a directory."""
     root = find_snapshot(model_path(directory))
     # pooling: 'mean' over the tokens, or 'cls': the first one; normalized: vectors of length 1.
@@ -47,7 +46,7 @@ class SentenceEncoder:
       return normalize(pooled) if self.normalized else pooled
 
     self._run = BatchRunner(vectors, model.params, max_length=self.max_length, pad_id=arch.pad_id,
-                            mesh=mesh, batch_tokens=batch_tokens)
+                            mesh=mesh)
     self._width, self.busy_devices = arch.model_dim, busy_devices(mesh)
 
   def count_truncated(self, texts: Sequence[str]) -> int:

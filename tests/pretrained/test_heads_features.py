@@ -2,27 +2,18 @@
 
 import hashlib
 
-import jax
 import numpy as np
 import pytest
 
 from fairjax.data.planted_gender import profession_shares, write_bios, write_sts, write_tables
 from fairjax.gender.bios import measure_bios
 from fairjax.gender.stsb import measure_stsb
-from fairjax.pretrained import heads
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import FeatureLearner, Inputs, Labelled, combine, run_restarts
-from fairjax.train import make_mesh
 
 QUIET = {'log': lambda line: None}
 
-
-@pytest.fixture(autouse=True, scope='module')
-def one_device():
-  """Small steps are quick on one device only."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
-    yield
+pytestmark = pytest.mark.usefixtures('one_device')  # where small steps are quick
 
 
 class Known:

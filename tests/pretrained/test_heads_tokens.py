@@ -1,27 +1,20 @@
 """Fine-tuning of BERT: pairs with token types, what is frozen stays, restarts are exact."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from golden_models import GOLDEN
 
-from fairjax.config import MeshConfig
 from fairjax.errors import UserError
 from fairjax.pretrained import class_logits, encode, load_pretrained
 from fairjax.pretrained.fit import Recipe
 from fairjax.pretrained.heads import Inputs, Labelled, TokenLearner, run_restarts
 from fairjax.pretrained.tokens import encode_pairs, pair_types, separator_id, wordpiece_tokenizer
-from fairjax.train import make_mesh
 
 BERT = GOLDEN / 'bert_classifier'
 RECIPE = Recipe(2, 8, 1e-3)
 
-
-@pytest.fixture(scope='module')
-def mesh():
-  """One device: quick to compile for."""
-  return make_mesh(MeshConfig(), jax.devices()[:1])
+pytestmark = pytest.mark.usefixtures('one_device')
 
 
 @pytest.fixture(scope='module')
@@ -34,8 +27,8 @@ def train():
 
 
 @pytest.fixture(scope='module')
-def learner(mesh):
-  return TokenLearner(BERT, labels=['similarity'], pairs=True, max_length=8, mesh=mesh)
+def learner(one_device):
+  return TokenLearner(BERT, labels=['similarity'], pairs=True, max_length=8)
 
 
 @pytest.fixture(scope='module')
@@ -105,9 +98,8 @@ def test_another_training_is_refused(learner, train, found):
 
 
 @pytest.mark.parametrize('freeze', ['1', 'all'])
-def test_what_is_frozen_stays_bit_by_bit(mesh, train, freeze):
-  learner = TokenLearner(BERT, labels=['similarity'], pairs=True, freeze=freeze, max_length=8,
-                         mesh=mesh)
+def test_what_is_frozen_stays_bit_by_bit(train, freeze):
+  learner = TokenLearner(BERT, labels=['similarity'], pairs=True, freeze=freeze, max_length=8)
   start = learner.fresh(0, train)
   tuning = learner.tuning(train, Recipe(1, 8, 1e-2, weight_decay=0.5, warmup_share=0.0))
   params, _ = tuning.run(start, name='test', seed=0, log=lambda line: None)
@@ -121,10 +113,10 @@ def test_what_is_frozen_stays_bit_by_bit(mesh, train, freeze):
   assert not learner.can_thaw if freeze == 'all' else learner.can_thaw
 
 
-def test_classes_of_single_texts(mesh):
+def test_classes_of_single_texts():
   texts = ['sad the', 'baker it', 'sad bread', 'baker bread'] * 6
   labels = np.array([0, 1, 0, 1] * 6, np.int32)
-  learner = TokenLearner(BERT, labels=['sad', 'happy', 'other'], max_length=8, mesh=mesh)
+  learner = TokenLearner(BERT, labels=['sad', 'happy', 'other'], max_length=8)
   (found,) = run_restarts(
     learner, Labelled(Inputs(texts), labels),
     lambda predict: {'scores': predict(Inputs(texts)).tolist()}, recipe=Recipe(10, 8, 5e-3),

@@ -100,7 +100,7 @@ def minilm():
 
 
 def test_minilm_vectors(minilm):
-  encoder = SentenceEncoder(minilm, batch_tokens=64)
+  encoder = SentenceEncoder(minilm)
   assert (encoder.max_length, encoder.pooling, encoder.normalized) == (256, 'mean', True)
   with np.load(GOLDEN / 'minilm.npz', allow_pickle=False) as file:
     texts, vectors, cosines = file['texts'].tolist(), file['vectors'], file['cosines']

@@ -35,17 +35,17 @@ def write_pooling(folder, mode):
 
 def test_modules_are_followed(folder, monkeypatch):
   texts = ['The baker.', 'A happy, happy farmer was glad', 'x']
-  mean = SentenceEncoder(folder, batch_tokens=24)
+  mean = SentenceEncoder(folder)
   vectors = mean.encode(texts)
   np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
   write_modules(folder, 'Transformer', 'Pooling')
-  plain = SentenceEncoder(folder, batch_tokens=24)
+  plain = SentenceEncoder(folder)
   found = plain.encode(texts)
   lengths = np.linalg.norm(found, axis=1, keepdims=True)
   np.testing.assert_allclose(found / lengths, vectors, atol=1e-6)
   assert np.abs(lengths - 1).min() > 1e-3
   write_pooling(folder, 'cls_token')
-  first = SentenceEncoder(folder, batch_tokens=24)
+  first = SentenceEncoder(folder)
   assert np.abs(first.encode(texts) - found).max() > 1e-3
   write_pooling(folder, 'cls')  # as version 6 of sentence-transformers writes it
   monkeypatch.setattr('fairjax.pretrained.hub.fetch', lambda name: folder)
@@ -58,7 +58,7 @@ def test_modules_are_followed(folder, monkeypatch):
 def test_length_and_case_are_those_of_the_file(folder):
   path = folder / 'sentence_bert_config.json'
   path.write_text(json.dumps({'max_seq_length': 5, 'do_lower_case': True}))
-  encoder = SentenceEncoder(folder, batch_tokens=24)
+  encoder = SentenceEncoder(folder)
   assert encoder.max_length == 5
   vectors = encoder.encode(['the the the the the', 'the the the'])
   assert encoder.truncated == 1
