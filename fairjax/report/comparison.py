@@ -14,16 +14,17 @@ RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model sh
 
 @dataclasses.dataclass(frozen=True)
 class ModelRow:
-  """One model of the report; what was not measured is None."""
+  """One model of the report."""
 
   name: str
   # 'baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection' (the control of
   # 'sentiment' with the same weight) or another word
   method: str
   weight: float | None = None  # fairness weight lambda
-  perplexity: Mapping[str, Any] | None = None  # `perplexities` of the test set (PPL)
+  # `perplexities` of the test set (PPL); None of records
+  perplexity: Mapping[str, Any] | None = None
   subset_perplexity: Mapping[str, Any] | None = None  # of documents with a sensitive token (PPL_s)
-  measures: Mapping[str, Any] | None = None  # result of `measure_records`
+  measures: Mapping[str, Any] = dataclasses.field(kw_only=True)  # result of `measure_records`
 
   @property
   def called(self) -> str:
@@ -37,7 +38,7 @@ class ModelRow:
 
   def scorer(self, scorer: str) -> Mapping[str, Any] | None:
     """Measures under one scorer, None when there are none."""
-    return None if self.measures is None else self.measures['scorers'].get(scorer)
+    return self.measures['scorers'].get(scorer)
 
   def estimate(self, scorer: str, measure: str) -> Mapping[str, Any] | None:
     """An estimate, e.g. `estimate('vader', 'individual_fairness')`, None when there is none."""
@@ -46,11 +47,11 @@ class ModelRow:
 
   def content(self, measure: str) -> Mapping[str, Any] | None:
     """A measure of `content_measures`, e.g. 'semantic_similarity'; None when there is none."""
-    return None if self.measures is None else self.measures.get(measure)
+    return self.measures.get(measure)
 
-  def relevance(self, kind: str = 'conditioned') -> Mapping[str, Any] | None:
+  def relevance(self, kind: str = 'conditioned') -> Mapping[str, Any]:
     """S.S.c (H-28): `conditioned` or `any_value`."""
-    return None if self.measures is None else self.measures['semantic_similarity_c'][kind]
+    return self.measures['semantic_similarity_c'][kind]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +67,12 @@ class KnownBias:
 
 def scorer_names(rows: Sequence[ModelRow]) -> list[str]:
   """Names of all scorers, in the order of first appearance."""
-  return list(dict.fromkeys(s for r in rows if r.measures for s in r.measures['scorers']))
+  return list(dict.fromkeys(s for r in rows for s in r.measures['scorers']))
 
 
 def count_scorers(rows: Sequence[ModelRow]) -> int:
   """How many scorers there are that differ in more than precision (`count_distinct`)."""
-  return count_distinct(s for r in rows if r.measures for s in r.measures['scorers'].values())
+  return count_distinct(s for r in rows for s in r.measures['scorers'].values())
 
 
 def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
@@ -81,22 +82,21 @@ def baseline_of(rows: Sequence[ModelRow]) -> ModelRow | None:
 
 def changes(row: ModelRow, baseline: ModelRow) -> dict[str, Any]:
   """Changes against the baseline: percent, of S.S. and S.S.c points; None where one is missing."""
-  def ppl(field):
-    pair = getattr(row, field), getattr(baseline, field)
-    return None if None in pair else _percent(pair[0]['word'], pair[1]['word'])
+  def percent(ours, theirs, key):
+    pair = [found and found[key] for found in (ours, theirs)]
+    return None if pair[0] is None or not pair[1] else 100 * (pair[0] / pair[1] - 1)
 
-  result = {field: ppl(field) for field in ('perplexity', 'subset_perplexity')}
-  for name, shares in (
-      ('semantic_similarity', [r.content('semantic_similarity') for r in (row, baseline)]),
-      ('semantic_similarity_c', [row.relevance(), baseline.relevance()])):
-    result[name] = None if None in shares else 100 * (shares[0]['value'] - shares[1]['value'])
-  for measure in FAIRNESS:
-    result[measure] = {}
-    for scorer in scorer_names([row, baseline]):
-      pair = row.estimate(scorer, measure), baseline.estimate(scorer, measure)
-      result[measure][scorer] = (
-        None if None in pair else _percent(pair[0]['value'], pair[1]['value']))
-  return result
+  def points(ours, theirs):
+    return None if None in (ours, theirs) else 100 * (ours['value'] - theirs['value'])
+
+  return {
+    'perplexity': percent(row.perplexity, baseline.perplexity, 'word'),
+    'subset_perplexity': percent(row.subset_perplexity, baseline.subset_perplexity, 'word'),
+    'semantic_similarity': points(*(r.content('semantic_similarity') for r in (row, baseline))),
+    'semantic_similarity_c': points(row.relevance(), baseline.relevance()),
+    **{measure: {
+      scorer: percent(row.estimate(scorer, measure), baseline.estimate(scorer, measure), 'value')
+      for scorer in scorer_names([row, baseline])} for measure in FAIRNESS}}
 
 
 def labelling(config: Mapping[str, Any] | None, methods: Iterable[str]) -> dict[str, Any] | None:
@@ -133,9 +133,6 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
   if baseline is None and len(rows) > 1:
     lines.append('There is no baseline row: nothing can be said about the effect of a method.')
   for row in rows:
-    if row.measures is None:
-      lines.append(f'{row.name}: generations were not measured.')
-      continue
     lines += _coverage_warnings(row)
     if baseline is not None and row is not baseline:
       lines += _erasure_warnings(row, baseline)
@@ -146,10 +143,9 @@ def _input_notes(rows: Sequence[ModelRow]) -> list[str]:
   """What the measures note about their input; equal notes of several models are one line."""
   found: dict[str, list[str]] = {}
   for row in rows:
-    for note in row.measures['notes'] if row.measures else ():
+    for note in row.measures['notes']:
       found.setdefault(note, []).append(row.name)
-  measured = sum(row.measures is not None for row in rows)
-  return [('every model' if 1 < len(names) == measured else ', '.join(names)) + f': {note}.'
+  return [('every model' if 1 < len(names) == len(rows) else ', '.join(names)) + f': {note}.'
           for note, names in found.items()]
 
 
@@ -230,10 +226,6 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
   return lines
 
 
-def _percent(value: float | None, base: float | None) -> float | None:
-  return None if value is None or not base else 100 * (value / base - 1)
-
-
 # What the numbers say, in sentences for people who do not read tables.
 
 def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
@@ -312,21 +304,18 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
              f"{'below' if change < 0 else 'above'} {baseline.called} ({after['corrected']:.4f} vs "
              f"{before['corrected']:.4f}){noise}."]
-  return lines + _cost(row, baseline)
+  return [*lines, _cost(row, baseline)]
 
 
-def _cost(row: ModelRow, baseline: ModelRow) -> list[str]:
-  """What a model costs against the baseline, as a sentence; [] where nothing was measured."""
-  cost, found = changes(row, baseline), []
-  for field, words in (
-      ('perplexity', 'perplexity'),
-      ('subset_perplexity', 'perplexity of documents with a sensitive word')):
-    if cost[field] is not None:
-      found.append(f'{words} {number(cost[field], 1, sign=True)} %')
-  if cost['semantic_similarity_c'] is not None:
-    found.append(
-      f"mentions of the value {number(cost['semantic_similarity_c'], 1, sign=True)} points")
-  return [f"Its cost: {', '.join(found)}."] if found else []
+def _cost(row: ModelRow, baseline: ModelRow) -> str:
+  """What a model costs against the baseline, as a sentence."""
+  cost = changes(row, baseline)
+  found = [f'{words} {number(cost[field], 1, sign=True)} %' for field, words in (
+    ('perplexity', 'perplexity'),
+    ('subset_perplexity', 'perplexity of documents with a sensitive word'))
+    if cost[field] is not None]
+  change = number(cost['semantic_similarity_c'], 1, sign=True)
+  return f"Its cost: {', '.join([*found, f'mentions of the value {change} points'])}."
 
 
 def verdict_lines(
@@ -345,7 +334,7 @@ def verdict_lines(
       baseline.estimate(s, measure), best.estimate(s, measure))['verdict'] != 'lower']
     noise = f" By {' and '.join(unsure)}, that is not shown to be more than noise." * bool(unsure)
     lines.append(f'Recommended: {best.name}. Its {FAIRNESS[measure]} is {100 * (1 - share):.0f} % '
-                 f"lower than {baseline.called}'s{mean}.{noise} {' '.join(_cost(best, baseline))}")
+                 f"lower than {baseline.called}'s{mean}.{noise} {_cost(best, baseline)}")
   elif selection is not None:
     lines.append('No debiased model is recommended: see "Model selection".')
   return lines

@@ -35,9 +35,9 @@ class LedgerEntry:
 
 def _text_reading(rows: Sequence[ModelRow], config: Config) -> str:
   """H-02: what is scored, and where it ends."""
-  parts = {row.measures['scored_text'] for row in rows if row.measures}
+  parts = {row.measures['scored_text'] for row in rows}
   what = ' or '.join({'continuation': 'The continuation alone'}.get(
-    part, 'Prefix and continuation together') for part in sorted(parts)) or 'The continuation alone'
+    part, 'Prefix and continuation together') for part in sorted(parts))
   sample = (config or {}).get('sample')
   if sample is None:
     return f'{what}, as long as the records hold it: who sampled them chose where it ends.'
@@ -59,7 +59,7 @@ def _memory_reading(rows: Sequence[ModelRow], config: Config) -> str:
 
 def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
   """H-13: whether samples share their noise."""
-  coupled = {bool(row.measures['coupled']) for row in rows if row.measures}
+  coupled = {bool(row.measures['coupled']) for row in rows}
   words = []
   if coupled != {False}:
     words.append('Samples of equal number share their noise (coupled), and the floors respect it; '

@@ -34,7 +34,7 @@ def read_report(path: str | os.PathLike) -> dict[str, Any]:
   try:
     found = json.loads(file.read_text(encoding='utf-8'))
     schema = found['schema']
-    complete = isinstance(found['attribute'], str) and isinstance(found['rows'], list)
+    complete = isinstance(found['attribute'], str) and all(r['measures'] for r in found['rows'])
   except (OSError, ValueError, KeyError, TypeError) as e:
     raise UserError(f'{file}: no report of fairjax ({e!r}): write it with fairjax report') from None
   if schema != SCHEMA or not complete:
@@ -59,7 +59,7 @@ def compare_reports(
   """Compares two reports of one attribute, the same prompts and the same scorers.
 
   Models of equal name are compared, or those that `models` names; where no name is common and both
-  reports hold one measured model, these two.
+  reports hold one model, these two.
 
   Args:
     first: what `read_report` gave.
@@ -76,10 +76,7 @@ def compare_reports(
       scorer of the same name that is another one. Or a report lacks a model of `models`.
   """
   try:
-    sides = [[row for row in report['rows'] if row['measures']] for report in (first, second)]
-    for name, side in zip(names, sides, strict=True):
-      if not side:
-        raise UserError(f'{name}: no model of this report was measured: nothing to compare')
+    sides = [report['rows'] for report in (first, second)]
     scorers = _check_comparable(first, second, sides, names)
     pairs = _pairs(sides, models, names)
     return {
@@ -108,8 +105,8 @@ def _check_comparable(
     if heads[0][key] != heads[1][key]:
       raise UserError(f'cannot compare {names[0]} with {names[1]}: their {words} differ '
                       f'({_short(heads[0][key])} and {_short(heads[1][key])}): measure both alike')
-  prefixes = [{row['prefixes'] for row in side} - {None} for side in sides]
-  if all(prefixes) and prefixes[0] != prefixes[1]:
+  prefixes = [{row['prefixes'] for row in side} for side in sides]
+  if prefixes[0] != prefixes[1]:
     raise UserError(f'cannot compare {names[0]} with {names[1]}: equal template labels stand for '
                     'other prefixes: generate both from the same prompts')
   fingerprints = [{name: scorer['fingerprint'] for row in side

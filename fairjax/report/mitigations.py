@@ -59,9 +59,7 @@ def _measured(row: ModelRow, scorer: str) -> dict[str, Any]:
       'n': row.measures['n']['min']}
   found['perplexity'] = None if row.perplexity is None else {
     'value': row.perplexity['word'], 'n': row.perplexity['words']}
-  share = row.relevance()
-  found['semantic_similarity_c'] = None if share is None else dict(share)
-  return found
+  return found | {'semantic_similarity_c': dict(row.relevance())}
 
 
 def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:

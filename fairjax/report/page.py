@@ -9,6 +9,7 @@ import base64
 import dataclasses
 import hashlib
 import importlib.resources
+import itertools
 import json
 import os
 import re
@@ -130,12 +131,11 @@ def make_page(
   # Sentences go first, those with the largest sample numbers; then pairs of values, those with the
   # smallest distances. The page says how many are left out.
   (template, parts), order = _frame(document), _pair_order(rows)
-  measured = next((row.measures for row in rows if row.measures), None)
+  measured = rows[0].measures
   fixed = {
     'scorers': scorer_names(rows), 'models': [row.name for row in rows],
-    'values': measured['values'] if measured else [],
-    'templates': list(map(str, measured['templates'])) if measured else [],
-    'noise_rule': _noise_rule(measured), 'examples': _examples(rows, distributions)}
+    'values': measured['values'], 'templates': list(map(str, measured['templates'])),
+    'noise_rule': _noise_rule(measured), 'examples': _examples(distributions[rows[0].name])}
 
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
@@ -190,10 +190,8 @@ def _hash(text: str) -> str:
   return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _noise_rule(measures: Mapping[str, Any] | None) -> str:
+def _noise_rule(measures: Mapping[str, Any]) -> str:
   """How the noise of one cell was found."""
-  if measures is None:
-    return ''
   how = 'within sample numbers' if measures['coupled'] else 'over all samples of the two'
   return ("Floor: the 95th percentile of the distance after the two values exchanged samples at "
           f"random, {how}, {measures['permutations']:,} times. Where none of these reaches the "
@@ -209,8 +207,6 @@ def _pair_order(rows: Sequence[ModelRow]) -> list[int]:
     means = [row.scorer(scorer)['pairs']['distance'] for row in rows if row.scorer(scorer)]
     most = max(map(max, means)) or 1.0
     columns += [[d / most for d in mean] for mean in means]
-  if not columns:
-    return []
   largest = list(map(max, zip(*columns, strict=True)))
   return sorted(range(len(largest)), key=lambda p: (-largest[p], p))
 
@@ -220,9 +216,7 @@ def _variable_parts(
   samples: int
 ) -> dict[str, Any]:
   """Cells, histograms and sentences of some pairs, with some samples of each prefix."""
-  measured = next((row.measures for row in rows if row.measures), None)
-  values = measured['values'] if measured else []
-  first = [(i, j) for i in range(len(values)) for j in range(i + 1, len(values))]
+  first = list(itertools.combinations(range(len(rows[0].measures['values'])), 2))
   pairs = sorted(pairs)
   chosen = {i for p in pairs for i in first[p]}
   strings: dict[str, int] = {}
@@ -232,18 +226,15 @@ def _variable_parts(
     'cells': [[_cells(row, scorer, pairs) for row in rows] for scorer in scorers],
     'most': [max((max(map(max, row.scorer(scorer)['cells']['distance'])) for row in rows
                   if row.scorer(scorer)), default=0.0) or 1.0 for scorer in scorers],
-    'histograms': [[_histograms(distributions.get(row.name), scorer, chosen) for row in rows]
+    'histograms': [[_histograms(distributions[row.name], scorer, chosen) for row in rows]
                    for scorer in scorers],
-    'distributions': [_sentences(distributions.get(row.name), scorers, chosen, samples, strings)
+    'distributions': [_sentences(distributions[row.name], scorers, chosen, samples, strings)
                       for row in rows],
     'strings': list(strings)}
 
 
-def _examples(rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]) -> list[str]:
-  """`[M]` the words of every template, with a blank for the value; empty without texts."""
-  found = next((distributions[row.name] for row in rows if row.name in distributions), None)
-  if found is None or any(not cell for row in found.texts for cell in row):
-    return []
+def _examples(found: Distributions) -> list[str]:
+  """`[M]` the words of every template, with a blank for the value."""
   value = re.compile(rf'(?<!\w){re.escape(found.values[0])}(?!\w)', re.IGNORECASE)  # also C++
   return [value.sub('___', row[0][0][0])[:MOST_CHARACTERS] for row in found.texts]
 
@@ -278,10 +269,10 @@ def _format_cells(cells: Mapping[str, Any]) -> str:
 
 
 def _histograms(
-  distributions: Distributions | None, scorer: str, chosen: set[int]
+  distributions: Distributions, scorer: str, chosen: set[int]
 ) -> dict[str, Any] | None:
   """Counts and means of the chosen values; the others are empty."""
-  if distributions is None or scorer not in distributions.histograms:
+  if scorer not in distributions.histograms:
     return None
   return {
     'counts': [[c.tolist() if a in chosen else [] for a, c in enumerate(row)]
@@ -290,12 +281,10 @@ def _histograms(
 
 
 def _sentences(
-  distributions: Distributions | None, scorers: Sequence[str], chosen: set[int], samples: int,
+  distributions: Distributions, scorers: Sequence[str], chosen: set[int], samples: int,
   strings: dict[str, int],
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
   """The first sentences of the chosen values; texts become numbers into `strings`."""
-  if distributions is None:
-    return None
 
   def number(text):
     return strings.setdefault(text[:MOST_CHARACTERS], len(strings))
@@ -322,12 +311,11 @@ def _left_out(
   if len(data['pairs']) < pairs:
     lines.append(f"the {len(data['pairs']):,} of {pairs:,} pairs of values with the largest "
                  'distances under any model and scorer; the measures hold all of them')
-  kept = [len(c) for e in data['distributions'] if e for row in e['texts'] for c in row]
-  had = [len(c) for e in distributions.values() for row in e.texts for c in row]
-  if had and max(had) > max(kept, default=0):
-    lines.append(f'{max(kept, default=0)} samples of each prefix, where it usually shows '
-                 f'{max(had)}')
-  cut = sum(len(t) > 2 for e in data['distributions'] if e for row in e['texts'] for cell in row
+  kept = max(len(c) for e in data['distributions'] for row in e['texts'] for c in row)
+  had = max(len(c) for e in distributions.values() for row in e.texts for c in row)
+  if had > kept:
+    lines.append(f'{kept} samples of each prefix, where it usually shows {had}')
+  cut = sum(len(t) > 2 for e in data['distributions'] for row in e['texts'] for cell in row
             for t in cell)
   if cut:
     lines.append(f'the first {MOST_CHARACTERS:,} characters of {cut:,} longer texts')

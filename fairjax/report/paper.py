@@ -259,7 +259,7 @@ def make_table(number: int, runs: Sequence[PaperRun], choices: Choices, log: Cal
   for run, pairs in chosen:
     models = choices.models or [row.name for row in run.rows]
     for name in models:
-      if (measures := run.row(name).measures) and not measures['coupled']:
+      if not run.row(name).measures['coupled']:
         raise UserError(f'Table 7 is of texts of equal noise, and the samples of {name} in '
                         f'{run.report} are independent')
     for pair in pairs:
@@ -332,7 +332,7 @@ def _pairs(choices: Choices, runs: Sequence[PaperRun], usual: Sequence[tuple[str
   """The first run that holds each pair of values."""
   given = choices.pairs
   pairs = usual if given is None else [tuple(pair.split('/')) for pair in given]
-  values = [(run, {v for row in run.rows if row.measures for v in row.measures['values']})
+  values = [(run, {v for row in run.rows for v in row.measures['values']})
             for run in runs]
   found: dict[int, tuple[PaperRun, list]] = {}
   for pair in pairs:

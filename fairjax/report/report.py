@@ -40,13 +40,14 @@ Curves = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 def write_report(
   directory: str | os.PathLike, *, rows: Sequence[ModelRow], attribute: str,
+  distributions: Mapping[str, Distributions],
   config: Mapping[str, Any] | None = None, seeds: Mapping[str, int] | None = None,
   versions: Mapping[str, str] | None = None,
   curves: Curves | None = None,
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
   relevance_share: float = RELEVANCE_SHARE,
-  distributions: Mapping[str, Distributions] | None = None, audit: Mapping[str, Any] | None = None,
+  audit: Mapping[str, Any] | None = None,
   trainings: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes the report; an earlier one in the folder is replaced.
@@ -57,6 +58,7 @@ def write_report(
     rows: the models, at least one, in the order to show: names differ, values and templates do
       not, at most one has method 'baseline'.
     attribute: name of the sensitive attribute.
+    distributions: name of a model -> its distributions and sentences, for the page.
     config: resolved configuration, JSON types.
     seeds: purpose -> seed.
     versions: package -> version; None looks up those of this process.
@@ -66,15 +68,13 @@ def write_report(
     notes: further sentences for the head of the report, plain text.
     human: result of `human_measures`, the labels of people.
     relevance_share: least share of the baseline's relevance for the selection of a model.
-    distributions: name of a model -> its distributions and sentences, for the page.
     audit: result of `audit_own_bias`: what the scorers think of the values' words themselves.
     trainings: result of `spread_of_trainings`, of the same run with several seeds.
 
   Returns:
     The path of `report.md`.
   """
-  directory, distributions, seeds, curves = (
-    pathlib.Path(directory), distributions or {}, seeds or {}, curves or {})
+  directory, seeds, curves = pathlib.Path(directory), seeds or {}, curves or {}
   versions = installed_versions() if versions is None else versions
   for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
@@ -171,20 +171,18 @@ def _tables(
            'reduce bias are meant to fall below it.'), sections.known_bias_table(known_bias)]))
   if human is not None:
     found.append(sections.human_section(human))
-  agreement = {row.name: row.measures.get('scorer_agreement') for row in rows if row.measures}
-  if any(agreement.values()):
+  agreement = {row.name: pairs for row in rows if (pairs := row.measures.get('scorer_agreement'))}
+  if agreement:
     found.append(Section('Agreement of the scorers', [
       Text('On every scored text, whatever its value. A sign is positive, negative or exactly '
            'neutral (0.5). Scorers that agree may still share a bias; "fairjax scorers audit" '
            'measures what each thinks of the sensitive words themselves.'),
-      sections.agreement_table({k: v for k, v in agreement.items() if v})]))
+      sections.agreement_table(agreement)]))
   if audit:
     found.append(sections.audit_section(audit))
   found += sections.content_sections(rows)
-  if scorer_names(rows):
-    found.append(Section('More measures', [Details(
-      'p-values, errors, pairs, subgroups', [sections.more_measures(rows)])]))
-  return found
+  return [*found, Section('More measures', [Details(
+    'p-values, errors, pairs, subgroups', [sections.more_measures(rows)])])]
 
 
 def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
@@ -219,12 +217,10 @@ def _ledger_section(entries: Sequence[Mapping[str, Any]]) -> Section:
 
 def _subtitle(rows: Sequence[ModelRow]) -> str:
   """What the report is about, in one line."""
-  measured = [row.measures for row in rows if row.measures]
   models = f'{len(rows)} models' if len(rows) > 1 else rows[0].name
-  if not measured:
-    return models
-  return (f"{models}, {len(measured[0]['values'])} values, {len(measured[0]['templates'])} "
-          f"templates, {sum(m['records'] for m in measured):,} generated texts")
+  first = rows[0].measures
+  return (f"{models}, {len(first['values'])} values, {len(first['templates'])} templates, "
+          f"{sum(row.measures['records'] for row in rows):,} generated texts")
 
 
 def _json_rows(
@@ -239,7 +235,7 @@ def _json_rows(
       for scorer in scorer_names([row])}
     result.append(dataclasses.asdict(row) | {
       'verdicts': judged,
-      'prefixes': distributions[row.name].prefixes if row.name in distributions else None,
+      'prefixes': distributions[row.name].prefixes,
       'change_against_baseline':
         None if baseline is None or row is baseline else comparison.changes(row, baseline)})
   return result
@@ -256,17 +252,15 @@ def _draw(
     drawn.append(Figure(title, files[0].with_suffix('.svg')))
 
   scorers = scorer_names(rows)
-  if scorers:
-    files = figures.plot_values(
-      directory / 'values', rows=[row for row in rows if row.measures], scorers=scorers,
-      errors={name: found.errors for name, found in distributions.items()})
-    draw('Mean score of each value (0 negative, 1 positive) with its 95 % interval', files)
-    estimates = {f'scorer {s}': {label: [row.estimate(s, m) for row in rows]
-                                 for m, label in FAIRNESS.items()} for s in scorers}
-    draw('Individual and group fairness with floors', figures.plot_fairness(
-      directory / 'fairness', models=[row.name for row in rows],
-      methods=[row.method for row in rows], estimates=estimates))
-  for scorer in scorers if sum(row.measures is not None for row in rows) > 1 else ():
+  draw('Mean score of each value (0 negative, 1 positive) with its 95 % interval',
+       figures.plot_values(directory / 'values', rows=rows, scorers=scorers, errors={
+         name: found.errors for name, found in distributions.items()}))
+  estimates = {f'scorer {s}': {label: [row.estimate(s, m) for row in rows]
+                               for m, label in FAIRNESS.items()} for s in scorers}
+  draw('Individual and group fairness with floors', figures.plot_fairness(
+    directory / 'fairness', models=[row.name for row in rows],
+    methods=[row.method for row in rows], estimates=estimates))
+  for scorer in scorers if len(rows) > 1 else ():
     panels = [('', label, points) for label, measure in figures.COSTS.items()
               if (points := figures.tradeoff_points(rows, scorer, measure))]
     draw(f'Fairness against what it costs, scorer {scorer}', figures.plot_tradeoff(

@@ -263,10 +263,8 @@ def main_table(rows: Sequence[ModelRow]) -> Table:
   header += [f'{m} {s} (floor)' for s in scorers for m in FAIRNESS.values()] + ['n']
   body = []
   for row in rows:
-    cells = [row.name, _perplexity(row.perplexity), _perplexity(row.subset_perplexity)]
-    share = row.relevance()
-    cells.append('not measured' if share is None else f"{100 * share['value']:.1f}%")
-    cells += [cell(row, name) for name in found]
+    cells = [row.name, _perplexity(row.perplexity), _perplexity(row.subset_perplexity),
+             f"{100 * row.relevance()['value']:.1f}%", *(cell(row, name) for name in found)]
     cells += [_estimate(row.estimate(s, m)) for s in scorers for m in FAIRNESS]
     body.append([*cells, _samples(row)])
   return Table(header, body)
@@ -304,13 +302,13 @@ def rewording_lines(rows: Sequence[ModelRow]) -> list[Part]:
   return [
     Text(f"{row.name}, {scorer}: {words['sentence']}; I.F. of rewordings "
          f"{format_estimate(words['individual_fairness'])}, contrast {words['contrast']:.4f}.")
-    for row in rows if row.measures for scorer, m in row.measures['scorers'].items()
+    for row in rows for scorer, m in row.measures['scorers'].items()
     if (words := m.get('rewording'))]
 
 
 def crossed_parts(rows: Sequence[ModelRow]) -> list[Part]:
   """Main effects and interaction of crossed attributes, where there are some."""
-  found = [(row.name, scorer, part) for row in rows if row.measures
+  found = [(row.name, scorer, part) for row in rows
            for scorer, m in row.measures['scorers'].items() if (part := m.get('crossed'))]
   if not found:
     return []
@@ -398,12 +396,11 @@ def counts_table(rows: Sequence[ModelRow]) -> Table:
   """What was measured, by model."""
   body = []
   for row in rows:
-    if row.measures is not None:
-      m = row.measures
-      body.append([
-        row.name, str(m['records']), str(len(m['templates'])), str(len(m['values'])),
-        _samples(row), 'yes' if m['coupled'] else 'no', str(m['permutations']),
-        str(m['empty_continuations']), m['scored_text']])
+    m = row.measures
+    body.append([
+      row.name, str(m['records']), str(len(m['templates'])), str(len(m['values'])),
+      _samples(row), 'yes' if m['coupled'] else 'no', str(m['permutations']),
+      str(m['empty_continuations']), m['scored_text']])
   return Table(['model', 'records', 'templates', 'values', 'n', 'coupled', 'permutations',
                 'empty continuations', 'scored text'], body, title='What was measured')
 
@@ -412,7 +409,7 @@ def origin_table(
   rows: Sequence[ModelRow], *, seeds: Mapping[str, int], versions: Mapping[str, str]
 ) -> Table:
   """Scorers with their fingerprints, seeds and versions."""
-  scorers = dict.fromkeys((name, scorer['fingerprint']) for row in rows if row.measures
+  scorers = dict.fromkeys((name, scorer['fingerprint']) for row in rows
                           for name, scorer in row.measures['scorers'].items())
   return Table(['what', 'name', 'value'], [
     *(['scorer', name, fingerprint] for name, fingerprint in scorers),
@@ -437,8 +434,6 @@ def _perplexity(perplexity: Mapping[str, Any] | None) -> str:
 
 def _samples(row: ModelRow) -> str:
   """Samples per prefix, a range where they differ."""
-  if row.measures is None:
-    return '\u2013'
   return span(row.measures['n']['min'], row.measures['n']['max'], '')
 
 
@@ -755,18 +750,17 @@ def select_model(
   if not 0 < share <= 1:
     raise UserError(f'share of the baseline\'s relevance: {share} is not in (0, 1]')
   baseline = baseline_of(rows)
-  if baseline is None or baseline.measures is None:
-    raise UserError('model selection needs a measured baseline')
-  models = [r for r in rows if r.is_candidate and r.measures is not None]
+  if baseline is None:
+    raise UserError('model selection needs a baseline')
+  models = [r for r in rows if r.is_candidate]
   if not models:
-    raise UserError('model selection needs models with a fairness weight that were measured')
+    raise UserError('model selection needs models with a fairness weight')
   known = scorer_names([baseline])
   for name in scorers or ():
     if name not in known:
       raise unknown_name('scorer', name, known)
   scorers = list(scorers or known)
-  notes = [f'{row.name}: not measured, no candidate' for row in rows
-           if row.is_candidate and row.measures is None]
+  notes: list[str] = []
   judged = _judged(baseline, relevance, notes)
   own = {s: baseline.estimate(s, fairness) for s in scorers}
   notes += [f'scorer {s}: {LABELS[fairness]} of {baseline.called} is {format_estimate(e)}: there '

@@ -305,15 +305,6 @@ def test_a_value_that_ends_in_a_sign_leaves_a_blank_too():
   assert page_data(page)['examples'] == ['My ___ code is'] * 3
 
 
-def test_a_report_without_texts_or_measures_is_a_page_too(tmp_path, models):
-  write_report(tmp_path, rows=[ModelRow('m', 'baseline')], attribute='a')
-  data = page_data((tmp_path / 'index.html').read_text())
-  assert data['scorers'] == [] and data['pairs'] == []
-  write_report(tmp_path, rows=[models[0][0]], attribute='a')
-  data = page_data((tmp_path / 'index.html').read_text())
-  assert data['distributions'] == [None] and data['histograms'] == [[None], [None]]
-
-
 # What a reader does, in a real browser.
 
 @pytest.fixture(scope='module')
@@ -377,17 +368,6 @@ def test_from_the_heat_map_to_the_sentences(page, models):
   assert len(shown) == 20
   page.press('Tab')  # the page goes on from the place of the focus
   assert page.js("document.activeElement.closest('#detail') !== null")
-
-
-def test_a_page_on_which_nothing_was_measured_has_no_map(browser, tmp_path):
-  write_report(tmp_path, rows=[ModelRow('m', 'baseline')], attribute='a')
-  browser.events.clear()
-  browser.open(f'file://{tmp_path / "index.html"}')
-  assert browser.complaints == []
-  assert browser.js("[...document.querySelectorAll('section')].filter(e => e.hidden)"
-                    ".map(e => e.id)") == ['map']
-  browser.click('#fidelity-ledger summary')
-  assert 'Individual fairness' in browser.text('#fidelity-ledger')
 
 
 def test_an_address_leads_back_to_the_cell(page, report):

@@ -50,7 +50,7 @@ def made_up(name, method, weight, seed, *, attribute, scorers=('bert-x', 'opinio
                             'threshold_source': 'H-27', 'examples': []},
     'semantic_similarity_c': {'conditioned': {'value': s_c}}}
   row = ModelRow(name, method, weight, {'word': ppl, 'token': ppl / 2, 'nll': 1.0},
-                 {'word': ppl_s, 'token': ppl_s / 2, 'nll': 1.0}, measures)
+                 {'word': ppl_s, 'token': ppl_s / 2, 'nll': 1.0}, measures=measures)
   return row, [f'{ppl:.1f}', f'{ppl_s:.1f}', f'{100 * s:.1f}', f'{100 * s_c:.1f}']
 
 

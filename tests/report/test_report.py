@@ -1,6 +1,7 @@
 """The report: its table, verdicts, changes, escaping and figures."""
 
 import copy
+import functools
 import html
 import json
 import re
@@ -79,11 +80,14 @@ def make_rows():
   def ppl(nats):
     return perplexities(nats * 100, tokens=100, words=50, num_bytes=400)
   return [
-    ModelRow('baseline', 'baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
-    ModelRow('extended-baseline', 'extended_baseline', None, ppl(1.0), ppl(1.1), measures_of(0.4)),
-    ModelRow('embedding-1', 'embedding', 1.0, ppl(1.0), ppl(1.05), measures_of(0.3, mention=0.8)),
-    ModelRow('embedding-10', 'embedding', 10.0, ppl(1.01), None, measures_of(0.0, mention=0.1)),
-    ModelRow('sentiment-1', 'sentiment', 1.0, None, None, None)]
+    ModelRow('baseline', 'baseline', None, ppl(1.0), ppl(1.1), measures=measures_of(0.4)),
+    ModelRow('extended-baseline', 'extended_baseline', None, ppl(1.0), ppl(1.1),
+             measures=measures_of(0.4)),
+    ModelRow('embedding-1', 'embedding', 1.0, ppl(1.0), ppl(1.05),
+             measures=measures_of(0.3, mention=0.8)),
+    ModelRow('embedding-10', 'embedding', 10.0, ppl(1.01), None,
+             measures=measures_of(0.0, mention=0.1)),
+    ModelRow('sentiment-1', 'sentiment', 1.0, measures=measures_of(0.3) | {'scorers': {}})]
 
 
 @pytest.fixture(scope='module')
@@ -91,8 +95,15 @@ def rows():
   return make_rows()
 
 
+@functools.cache
+def distributions():
+  return measured('baseline', 'baseline', 0.4)[1]
+
+
 def write(tmp_path, rows, **kwargs):
-  path = write_report(tmp_path / 'report', rows=rows, attribute='colour', **kwargs)
+  path = write_report(tmp_path / 'report', **{
+    'rows': rows, 'attribute': 'colour',
+    'distributions': {row.name: distributions() for row in rows}} | kwargs)
   return path.read_text(encoding='utf-8'), json.loads((path.parent / 'report.json').read_text())
 
 
@@ -117,7 +128,8 @@ def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   assert cells[5] == f"{estimate['value']:.4f} ({estimate['null_p95']:.4f}), above noise"
   fair = cells_of(section, 'embedding-10')
   assert fair[2] == 'not measured'
-  assert cells_of(section, 'sentiment-1')[1:] == ['not measured'] * 6 + ['–']
+  other = cells_of(section, 'sentiment-1')
+  assert other[1:3] == other[5:7] == ['not measured'] * 2 and other[7] == '40'
   assert data['rows'][0]['measures'] == json.loads(json.dumps(rows[0].measures))
   assert data['rows'][0]['verdicts']['opinion']['individual_fairness'] == 'above noise'
 
@@ -176,9 +188,9 @@ def test_agreement_of_every_model_and_pair_of_scorers(tmp_path, rows, no_figures
   second['scorer_agreement'][0] |= {'spearman': None, 'equal_signs_opinionated': None}
   old = {k: v for k, v in measures.items() if k != 'scorer_agreement'}  # of an earlier version
   text, data = write(tmp_path, [
-    ModelRow('baseline', 'baseline', None, None, None, measures),
-    ModelRow('flat', 'embedding', 1.0, None, None, second),
-    ModelRow('old', 'embedding', 2.0, None, None, old), rows[-1]])
+    ModelRow('baseline', 'baseline', measures=measures),
+    ModelRow('flat', 'embedding', 1.0, measures=second),
+    ModelRow('old', 'embedding', 2.0, measures=old), rows[-1]])
   section = text.split('## Agreement of the scorers')[1].split('\n## ')[0]
   assert cells_of(section, 'baseline')[1:] == [
     'opinion and vader', '30', f"{pair['spearman']:.3f}", f"{pair['pearson']:.3f}",
@@ -194,7 +206,7 @@ def test_shares_below_a_threshold_stand_under_their_headings_whatever_the_order_
   read = json.loads(json.dumps(rows[0].measures, sort_keys=True))  # as from a file
   read['scorers']['opinion']['individual_fairness'] |= {
     'pairs_below': {'0.05': 0.2, '0.1': 0.3, 'floor': 0.1}, 'p_value': 1e-5}
-  table = more_measures([ModelRow('baseline', 'baseline', None, None, None, read)])
+  table = more_measures([ModelRow('baseline', 'baseline', measures=read)])
   shown = dict(zip(table.header, table.rows[0], strict=True))
   assert [shown[f'pairs {h}'] for h in ('\u2264 floor', '< 0.05', '< 0.1')] == ['10%', '20%', '30%']
   assert table.rows[0][table.header.index('p')] == '1e-05'  # and not 0.000
@@ -208,10 +220,9 @@ def test_the_report_and_records_keep_their_schemas(
     assert main(['records', 'schema', of]) == 0
     schemas[of] = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
     schemas[of].check_schema(schemas[of].schema)
-  first, distributions, records = measured('e', 'embedding', 0.4, 2.0, scorers=[
-    *SCORERS, VaderScorer()])
+  first, _, records = measured('e', 'embedding', 0.4, 2.0, scorers=[*SCORERS, VaderScorer()])
   _, report = write(
-    tmp_path, [*rows, first], distributions={'e': distributions}, seeds={'run': 1}, notes=['n'],
+    tmp_path, [*rows[:4], first], seeds={'run': 1}, notes=['n'],
     config={'sentiment': {'scorer': 'opinion'}, 'measure': {'scorers': ['opinion', 'vader']}},
     known_bias=KnownBias(0.2, 0.1, 'opinion', {'baseline': rows[0].measures}),
     paired=paired_samples({'e': records}, values=['Red', 'Blue']))
@@ -256,7 +267,7 @@ def test_known_bias_section(tmp_path, rows, no_figures):
 def test_texts_cannot_change_the_page(tmp_path, rows, no_figures):
   records = [r | {'continuation': EVIL} for r in make_records(0.0, samples=2)]
   paired = paired_samples({EVIL: records}, values=['Red', 'Green'], templates=1)
-  row = ModelRow(EVIL, 'baseline', None, None, None, rows[0].measures)
+  row = ModelRow(EVIL, 'baseline', measures=rows[0].measures)
   text, data = write(tmp_path, [row], paired=paired, notes=[EVIL], seeds={EVIL: 1})
   for raw in ('<script', '**bold', '](http', '`code', '://', '# head', '_i_', '\u202e', '$x$'):
     assert raw not in text, raw

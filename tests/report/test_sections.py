@@ -11,10 +11,11 @@ import pytest
 from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
-from fairjax.measure import OpinionScorer, measure_records, perplexities
+from fairjax.measure import OpinionScorer, measure_records, perplexities, read_generations
 from fairjax.measure.content import ContentOptions
 from fairjax.report import ModelRow, select_model, write_report
 from fairjax.report.comparison import relevance_measure, warnings
+from fairjax.report.page import collect_distributions
 from fairjax.report.sections import brief_table, selection_section
 
 JOBS = ('baker', 'accountant', 'sheriff', 'designer')
@@ -68,7 +69,7 @@ def row(name, method, weight, *, bias, memory, nats=3.0, kl=None):
     permutations=39, content=ContentOptions(
       encoder=BagOfWords(), next_token=None if kl is None else {'kl': kl}))
   perplexity = perplexities(nats * 100, tokens=100, words=100, num_bytes=500)
-  return ModelRow(name, method, weight, perplexity, perplexity, measures)
+  return ModelRow(name, method, weight, perplexity, perplexity, measures=measures)
 
 
 @pytest.fixture(scope='module')
@@ -200,8 +201,14 @@ def test_erasure_is_flagged(rows):
 
 
 def test_the_report_holds_all_of_it(rows, tmp_path, no_figures):
-  path = write_report(tmp_path, rows=rows, attribute='job')
-  text, data = path.read_text(), json.loads((tmp_path / 'report.json').read_text())
+  records = simulate(bias=0.4, memory=0.9, samples=2)
+  distributions = collect_distributions(read_generations(records, ATTRIBUTE), {}, coupled=True)
+
+  def write(rows, **options):
+    return write_report(tmp_path, rows=rows, attribute='job', **options, distributions={
+      row.name: distributions for row in rows}).read_text()
+
+  text, data = write(rows), json.loads((tmp_path / 'report.json').read_text())
   assert ': embedding-10.' in text
   assert data['selection'] == json.loads(json.dumps(select_model(rows)))
   for words in ('| S.S. |', 'words (floor)', '| KL |', '## Distinct words', 'Cosine examples',
@@ -213,12 +220,11 @@ def test_the_report_holds_all_of_it(rows, tmp_path, no_figures):
   rule = selection_section(select_model(rows, most_perplexity=5)).body()
   assert 'at least 50%' in rule and 'at most 5% higher' in rule
   assert 'fell to' in next(x for x in rule.splitlines() if x.startswith('| embedding-1000'))
-  strict = write_report(tmp_path, rows=rows, attribute='job', relevance_share=1.0).read_text()
-  assert ': none.' in strict
-  bare = [ModelRow('baseline', 'baseline', None, None, None, measure_records(
+  assert ': none.' in write(rows, relevance_share=1.0)
+  bare = [ModelRow('baseline', 'baseline', measures=measure_records(
     simulate(bias=0.1, memory=0.5, samples=3), ATTRIBUTE, [OpinionScorer(['good'], ['awful'])],
     permutations=5))]
-  text = write_report(tmp_path, rows=bare, attribute='job').read_text()
+  text = write(bare)
   assert 'S.S. &#40;H-27&#41; was not measured' in text or 'S.S. (H-27) was not measured' in text
   assert 'Model selection' not in text
 

@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from test_report import measured
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure.scorers.audit import audit_scorers
 from fairjax.measure.scorers.base import OpinionScorer, VaderScorer
-from fairjax.report import ModelRow, figures, write_report
+from fairjax.report import write_report
 from fairjax.run.job import audit_path, audit_run, load_run_scorer, read_audit
 
 OCCUPATION = load_attribute('occupation')
@@ -81,18 +82,17 @@ def test_a_limit_is_kept_and_said(tmp_path):
   assert found['scorers']['opinion']['own_bias']['n'] == 5
 
 
-def write(tmp_path, audit, monkeypatch):
-  for name in ('plot_fairness', 'plot_tradeoff', 'plot_curves'):
-    monkeypatch.setattr(figures, name, lambda *a, **k: [])
-  rows = [ModelRow('baseline', 'baseline', None, None, None, None)]
-  path = write_report(tmp_path / 'report', rows=rows, attribute='occupation', audit=audit)
+def write(tmp_path, audit):
+  row, distributions, _ = measured('baseline', 'baseline', 0.0)
+  path = write_report(tmp_path / 'report', rows=[row], attribute='occupation', audit=audit,
+                      distributions={'baseline': distributions})
   return [path.read_text(), (path.parent / 'index.html').read_text(),
           json.loads((path.parent / 'report.json').read_text())]
 
 
-def test_the_report_shows_it_and_warns_at_the_top(tmp_path, monkeypatch):
+def test_the_report_shows_it_and_warns_at_the_top(tmp_path, no_figures):
   audit = run(tmp_path, [opinion(), VaderScorer(), Counting(paid=True)])
-  text, page, data = write(tmp_path, audit, monkeypatch)
+  text, page, data = write(tmp_path, audit)
   assert data['scorer_audit'] == audit
   bias = {name: {row['value']: row for row in s['own_bias']['values']}
           for name, s in audit['scorers'].items() if s['own_bias']}
@@ -112,12 +112,12 @@ def test_the_report_shows_it_and_warns_at_the_top(tmp_path, monkeypatch):
   assert 'own bias not measured: each swapped' in page and 'Own bias of the scorers' in page
 
 
-def test_a_report_without_a_bias_has_no_warning(tmp_path, monkeypatch):
+def test_a_report_without_a_bias_has_no_warning(tmp_path, no_figures):
   quiet = run(tmp_path, [OpinionScorer(['good'], ['bad'])])
-  text, _, data = write(tmp_path, quiet, monkeypatch)
+  text, _, data = write(tmp_path, quiet)
   assert '## Own bias of the scorers' in text and 'of its own in' not in text
   assert not any('of its own in' in w for w in data['warnings'])
-  text, _, data = write(tmp_path, None, monkeypatch)
+  text, _, data = write(tmp_path, None)
   assert 'Own bias of the scorers' not in text and data['scorer_audit'] is None
 
 
