@@ -404,24 +404,19 @@ def _tables(options: argparse.Namespace) -> None:
 
 
 def _test(options: argparse.Namespace) -> None:
-  from fairjax.gender.fair_generation.lipschitz import (
-    EMBEDDING_BIASES,
-    FairnessTest,
-    load_distance,
-    make_biases,
-  )
+  from fairjax.gender.fair_generation import lipschitz
   from fairjax.gender.fair_generation.summaries import format_test
-  if not set(options.bias) & set(EMBEDDING_BIASES):
+  if not set(options.bias) & set(lipschitz.EMBEDDING_BIASES):
     refuse(options, 'embeddings', 'pairs', 'equalize', 'gender-specific', 'multi-word',
            why='is for --bias=embedding or --bias=embedding-debiased')
   coupled = not options.independent
-  test = FairnessTest(**field_values(options, FairnessTest) | {
+  test = lipschitz.FairnessTest(**field_values(options, lipschitz.FairnessTest) | {
     'method': options.bound, 'coupled': coupled})
   if len(set(options.distance)) < len(options.distance):
     raise UserError(f"a distance is named twice: {', '.join(options.distance)}")
-  distances = [load_distance(name) for name in options.distance]
+  distances = [lipschitz.load_distance(name) for name in options.distance]
   embedding = _embedding(options) if options.embeddings else None
-  biases = make_biases(options.bias, lexicon=options.lexicon, embedding=embedding)
+  biases = lipschitz.make_biases(options.bias, lexicon=options.lexicon, embedding=embedding)
   used = None if embedding is None else {
     'embeddings': embedding.vectors.path, 'pairs_list': embedding.pairs_list,
     'subspace': embedding.subspace.to_dict()}
@@ -446,24 +441,18 @@ def _completions(options: argparse.Namespace, *, coupled: bool = True
                  ) -> 'Iterator[tuple[Completions, list[Parse | Miss], dict[str, Any]]]':
   """Completions, parses and utility of every model of the records."""
   from fairjax.counterfactual import list_attributes, load_attribute
-  from fairjax.gender.fair_generation.bias_tables import utility
-  from fairjax.gender.fair_generation.completions import (
-    ProfessionParser,
-    read_completions,
-    read_professions,
-  )
-  from fairjax.gender.fair_generation.lipschitz import parse_completions
-  parser = ProfessionParser(read_professions(options.professions), window=options.window)
+  from fairjax.gender.fair_generation import bias_tables, completions, lipschitz
+  parser = completions.ProfessionParser(
+    completions.read_professions(options.professions), window=options.window)
   attributes = {a.name: a for a in map(load_attribute, options.attribute)}
-  for found in read_completions(options.records, groups=_groups(options.group),
-                                attributes=list(attributes.values()), templates=options.templates,
-                                empty=options.empty, coupled=coupled,
-                                read=records_reader(options, list(attributes.values())),
-                                log=log_line):
-    parses, name = parse_completions(found, parser), found.prompts[0].attribute
+  for found in completions.read_completions(
+      options.records, groups=_groups(options.group), attributes=list(attributes.values()),
+      templates=options.templates, empty=options.empty, coupled=coupled,
+      read=records_reader(options, list(attributes.values())), log=log_line):
+    parses, name = lipschitz.parse_completions(found, parser), found.prompts[0].attribute
     if name not in attributes and name in list_attributes():
       attributes[name] = load_attribute(name)
-    yield found, parses, utility(found, parses, attributes.get(name))
+    yield found, parses, bias_tables.utility(found, parses, attributes.get(name))
 
 
 def _groups(pairs: list[str]) -> dict[str, str]:

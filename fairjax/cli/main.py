@@ -106,12 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       if sys.stdout is not None:
         sys.stdout.flush()  # here, where the error of a closed pipe is still handled
   except BrokenPipeError:
-    if not _reader_is_gone():
+    if not (closed := _closed_streams()):
       raise
     with open(os.devnull, 'wb') as nowhere:
-      for stream in (1, 2):  # Python flushes both at its end
-        if _reader_is_gone(stream):
-          os.dup2(nowhere.fileno(), stream)
+      for stream in closed:  # Python flushes both at its end
+        os.dup2(nowhere.fileno(), stream)
     return processes.leave(_CLOSED_PIPE)
   except KeyboardInterrupt:
     print('fairjax: interrupted; the same command continues from what was saved', file=sys.stderr)
@@ -129,12 +128,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return processes.leave(1)
 
 
-def _reader_is_gone(*streams: int) -> bool:
-  """Whether the pipe of stdout, stderr or a given stream is closed."""
+def _closed_streams() -> list[int]:
+  """Which of stdout and stderr are pipes that nobody reads any more."""
   polled = poll()
-  for stream in streams or (1, 2):
+  for stream in (1, 2):
     polled.register(stream, 0)
-  return any(event & (POLLERR | POLLHUP) for _, event in polled.poll(0))
+  return [stream for stream, event in polled.poll(0) if event & (POLLERR | POLLHUP)]
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -122,11 +122,7 @@ def _mitigations_options(parser: argparse.ArgumentParser) -> None:
 def _mitigations(options: argparse.Namespace) -> None:
   from fairjax.gender.persons import names_from, terms_from
   from fairjax.gender.suite import Settings, measure_correlations
-  from fairjax.report.mitigations import (
-    compare_mitigations,
-    mitigations_markdown,
-    write_mitigations,
-  )
+  from fairjax.report import mitigations
   job = open_job(options, log=log_line)
   _check_given(options)
   job.run()
@@ -149,11 +145,11 @@ def _mitigations(options: argparse.Namespace) -> None:
     output=output / 'correlations', log=log_line)
   prefix = f'{pathlib.Path(job.config.attribute).stem}-'  # the same for all regularised models
   rows = [dataclasses.replace(row, name=row.name.removeprefix(prefix)) for row in job.rows()]
-  found = compare_mitigations(
+  found = mitigations.compare_mitigations(
     rows, dict(zip((row.name for row in rows), result['found'].values(), strict=False)),
     absent={} if options.winogender else {'winogender': 'give --winogender=PATH'})
-  path = write_mitigations(output, found)
-  print_result(options, found, mitigations_markdown)
+  path = mitigations.write_mitigations(output, found)
+  print_result(options, found, mitigations.mitigations_markdown)
   log_line(f'[mitigations] {path}')
 
 

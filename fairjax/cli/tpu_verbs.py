@@ -87,32 +87,25 @@ def _one(
   config: Config, program: str, where: Slice, *, smallest: bool, show: Callable[[str], None],
 ) -> tuple[dict, str]:
   """Result of one program, for JSON; and what it lacks, in words, if it does not fit."""
-  from fairjax.tpu.slice_search import (
-    advice,
-    analyse,
-    describe,
-    options_of,
-    shortage,
-    smallest_slice,
-  )
+  from fairjax.tpu import slice_search
   from fairjax.train.memory import format_size
 
   chip, begun = where.chip.name, None
   if not smallest:
-    begun, _ = analyse(config, program, where, log=log_line)
-    show('\n'.join(describe(begun)))
+    begun, _ = slice_search.analyse(config, program, where, log=log_line)
+    show('\n'.join(slice_search.describe(begun)))
     if begun.fits:
       return begun.to_dict(), ''
-  search = smallest_slice(config, program, where, begun=begun, log=log_line)
+  search = slice_search.smallest_slice(config, program, where, begun=begun, log=log_line)
   found, tried = search.found, search.tried
-  more: dict = {'tried': tried} | ({} if smallest else {'advice': advice(program)})
-  options = options_of(config, found) if found else None
+  more: dict = {'tried': tried} | ({} if smallest else {'advice': slice_search.advice(program)})
+  options = slice_search.options_of(config, found) if found else None
   if smallest and found:
     show(f'{program}: the smallest slice of {chip} that holds it is {found.topology}: {options}')
-    show('\n'.join(describe(found)))
+    show('\n'.join(slice_search.describe(found)))
     return more | found.to_dict() | {'options': options}, ''
   lacking = begun or search.closest
-  lacks = shortage(lacking) if lacking else program
+  lacks = slice_search.shortage(lacking) if lacking else program
   if begun and found:
     left = f'({format_size(-found.bytes_over)} left)'
     show(f'  the smallest slice of {chip} from it on that fits: {options} {left}')
@@ -127,7 +120,7 @@ def _one(
   split = '' if program == 'sample' else ', nor with a larger mesh.fsdp'
   why = f' ({search.refused})' if search.refused else ''
   return {'fits': False} | more, (
-    f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {advice(program)}')
+    f'{lacks}; {nothing} fits{split}{why}; not compiled, may help: {slice_search.advice(program)}')
 
 
 # `tpu compile`: the real TPU compiler without a TPU.

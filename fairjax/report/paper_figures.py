@@ -16,7 +16,8 @@ files, without suffix; each function gives the files. A name that nothing has is
 
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -99,22 +100,13 @@ def plot_improvements(
   measures: Sequence[str] = tuple(FAIRNESS),
 ) -> list[pathlib.Path]:
   """Fairness of the baseline and of every lambda (Figs. 4, 5, 7 to 15; H-30)."""
-  # One row of panels for each corpus (its name may be '') and scorer, a column for each measure. A
-  # model that a corpus lacks is shown as not measured.
+  # One row of panels for each corpus and scorer, a column for each measure.
   _check(scorers, [row for rows in corpora.values() for row in rows])
-  models: dict[str, str] = {}
-  for rows in corpora.values():
-    for row in rows:
-      models.setdefault(row.name, row.method)
-  estimates = {}
-  for corpus, rows in corpora.items():
-    by_name = {row.name: row for row in rows}
-    for scorer in scorers:
-      estimates[f'{corpus}, scorer {scorer}' if corpus else f'scorer {scorer}'] = {
-        FAIRNESS[m]: [by_name[n].estimate(scorer, m) if n in by_name else None for n in models]
-        for m in measures}
-  return plot_fairness(path, models=list(models), methods=list(models.values()),
-                       estimates=estimates)
+  models = {row.name: row.method for rows in corpora.values() for row in rows}
+  return plot_fairness(path, models=list(models), methods=list(models.values()), estimates={
+    f'{corpus}, scorer {scorer}': {
+      FAIRNESS[m]: _estimates(rows, models, scorer, m) for m in measures}
+    for corpus, rows in corpora.items() for scorer in scorers})
 
 
 def plot_relevance(
@@ -139,11 +131,16 @@ def plot_models(
   """Language models beside each other, a row an attribute, a column a scorer (Figs. 16, 17)."""
   _check(scorers, [row for rows in attributes.values() for row in rows])
   names = list(dict.fromkeys(row.name for rows in attributes.values() for row in rows))
-  found = {attribute: {row.name: row for row in rows} for attribute, rows in attributes.items()}
   return plot_fairness(path, models=names, methods=names, estimates={
-    attribute: {f'{FAIRNESS[measure]}, scorer {scorer}': [
-      rows[name].estimate(scorer, measure) if name in rows else None for name in names]
-      for scorer in scorers} for attribute, rows in found.items()})
+    attribute: {f'{FAIRNESS[measure]}, scorer {scorer}': _estimates(rows, names, scorer, measure)
+                for scorer in scorers} for attribute, rows in attributes.items()})
+
+
+def _estimates(rows: Sequence[ModelRow], names: Iterable[str], scorer: str, measure: str
+               ) -> list[Mapping[str, Any] | None]:
+  """Of each model; None where the rows lack it."""
+  found = {row.name: row for row in rows}
+  return [found[name].estimate(scorer, measure) if name in found else None for name in names]
 
 
 def _cell(generations: Generations, template: int | str, value: str) -> np.ndarray:
