@@ -107,7 +107,8 @@ def doctor(options: argparse.Namespace) -> int:
     faults.append(f'JAX opens no device: {first_line(e)}')
   workdir, bucket = options.workdir, options.bucket
   place = pathlib.Path(workdir or pathlib.Path.cwd())
-  lines.append(('cores, free disk', f'{os.cpu_count()}, {free_bytes(place) / 2**30:.0f} GiB'))
+  free = shutil.disk_usage(_existing(place)).free
+  lines.append(('cores, free disk', f'{os.cpu_count()}, {free / 2**30:.0f} GiB'))
   lines.append(('large pages', large_pages(LARGE_PAGES)))
   if workdir:
     faults.append(folder_fault(place))
@@ -119,12 +120,9 @@ def doctor(options: argparse.Namespace) -> int:
   if bucket:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
-  if options.pretrained:
-    told, fault = model_state(options.pretrained)
-    lines += told
-    faults.append(fault)
-  if options.kernel and devices:
-    told, fault = kernel_state(workdir)
+  for told, fault in (
+      *([model_state(options.pretrained)] if options.pretrained else []),
+      *([kernel_state(workdir)] if options.kernel and devices else [])):
     lines += told
     faults.append(fault)
   for name, value in lines:
@@ -184,12 +182,8 @@ def large_pages(path: pathlib.Path) -> str:
   return chosen + hint
 
 
-def free_bytes(place: pathlib.Path) -> int:
-  """Free space where the folder is, or will be."""
-  return shutil.disk_usage(_existing(place)).free
-
-
 def _existing(place: pathlib.Path) -> pathlib.Path:
+  """Where a folder is, or will be."""
   place = place.absolute()
   return next(p for p in (place, *place.parents) if p.exists())
 

@@ -181,9 +181,8 @@ def _cells(row: ModelRow | None, unit: str) -> list[str]:
 def generated_table(samples: Sequence[PairedSample]) -> Table:
   """Tables 7 and 8: continuations of the same noise by value and model (H-34, H-35)."""
   return Table(['Prefix', 'Token', 'Model', 'Generated text'], [
-    [sample.prefixes.get(value, '\u2013'), value, model,
-     '\u2013' if texts.get(value) is None else ' '.join(texts[value].split())]
-    for sample in samples for value in sample.prefixes
+    [prefix, value, model, ' '.join(texts[value].split())]
+    for sample in samples for value, prefix in sample.prefixes.items()
     for model, texts in sample.continuations.items()], text_columns=4)
 
 

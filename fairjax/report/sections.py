@@ -179,34 +179,30 @@ class PairedSample:
   template: int | str
   sample: int
   prefixes: dict[str, str]  # by value
-  continuations: dict[str, dict[str, str | None]]  # model -> value -> text; None: no such record
+  continuations: dict[str, dict[str, str]]  # model -> value -> text
 
 
 def paired_samples(
   records: Mapping[str, Iterable[Mapping[str, Any]]], *, values: Sequence[str], templates: int = 3,
 ) -> list[PairedSample]:
   """Chooses the first number of each of the first templates, without looking at the texts."""
-  # `records`: model -> its records, with sample numbers; each is read once.
-  found: dict[tuple[int | str, int], dict[str, dict[str, tuple[str, str]]]] = {}
+  # `records`: model -> its records, with sample numbers, each read once; they answer the same
+  # prompts.
+  found: dict[tuple[int | str, int], dict[tuple[str, str], str]] = {}
+  prefixes = {}
   for model, lines in records.items():
     for record in lines:
-      if record['value'] not in values:
-        continue
-      cell = found.setdefault((record['template'], record['sample']), {})
-      texts = (record['prefix'], record['continuation'])
-      cell.setdefault(model, {})[record['value']] = texts
-  labels = sorted({t for t, _ in found}, key=lambda t: (isinstance(t, str), t))[:templates]
+      if (value := record['value']) in values:
+        prefixes[record['template'], value] = record['prefix']
+        cell = found.setdefault((record['template'], record['sample']), {})
+        cell[model, value] = record['continuation']
   chosen = []
-  for label in labels:
+  for label in sorted({t for t, _ in found}, key=lambda t: (isinstance(t, str), t))[:templates]:
     sample = min(s for t, s in found if t == label)
-    cell = found[label, sample]
     chosen.append(PairedSample(
-      template=label, sample=sample,
-      prefixes={v: next(c[v][0] for c in cell.values() if v in c)
-                for v in values if any(v in c for c in cell.values())},
-      continuations={
-        model: {v: cell.get(model, {}).get(v, (None, None))[1] for v in values}
-        for model in records}))
+      template=label, sample=sample, prefixes={v: prefixes[label, v] for v in values},
+      continuations={model: {v: found[label, sample][model, v] for v in values}
+                     for model in records}))
   return chosen
 
 
@@ -384,8 +380,7 @@ def paired_section(samples: Sequence[PairedSample]) -> Section:
     prefixes = '; '.join(f'{value}: {prefix}' for value, prefix in sample.prefixes.items())
     parts += [Text(f'Template {sample.template}, sample {sample.sample}. {prefixes}'),
               Table(['model', 'value', 'continuation'], [
-                [model, value, '(no record)' if text is None else text]
-                for model, texts in sample.continuations.items()
+                [model, value, text] for model, texts in sample.continuations.items()
                 for value, text in texts.items()], text_columns=3)]
   return Section('Paired samples', [Details(
     f'{len(samples)} paired samples: equal noise for every value and model (texts may offend)',
