@@ -42,11 +42,13 @@ def read_rows(
   unquoted_tabs: bool = False, convert: Callable[[dict[str, str], str], Any] | None = None,
   rename: 'Rename | None' = None, repair: bool | None = None,
   counts: collections.Counter | None = None, check: bool = True,
+  blank: str = 'rows of blank cells, left out',
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, place) of JSON lines, of a JSON array or of a table with a header."""
   # A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
-  # makes a row of them and their place. JSON gives what it holds. `repair`, `counts`: see
-  # `whole_row`, which is left to the caller without `check`.
+  # makes a row of them and their place. JSON gives what it holds. `repair`: see `whole_row`, which
+  # is left to the caller without `check`. `counts` gets what was changed, and as `blank` the rows
+  # of a table without a text.
   begin = file.peek(_BEGIN)
   whole = (functools.partial(whole_row, repair=repair, counts=counts) if check
            else lambda row, where: row)
@@ -61,7 +63,7 @@ def read_rows(
   else:
     rows = ((rename(cells), where) for cells, where in Table(
       file, path, [rename.theirs(name) for name in columns], unquoted_tabs=unquoted_tabs,
-      hint=hint))
+      hint=hint, counts=counts, blank=blank))
     if convert is not None:
       rows = ((convert(cells, where), where) for cells, where in rows)
   return ((whole(row, where), where) for row, where in rows)
@@ -273,14 +275,15 @@ class Table:
       Bias-in-Bios write theirs.
     fill: cells that a row lacks at its end are empty.
     hint: what else is read, for the message about the header.
+    counts: gets as `blank` the rows that are empty.
   """
 
   def __init__(self, file: io.BufferedReader, path: str | os.PathLike, columns: Sequence[str], *,
                names: Sequence[str] = (), unquoted_tabs: bool = False, fill: bool = False,
-               hint: str = ''):
+               hint: str = '', counts: collections.Counter | None = None, blank: str = ''):
     self._path, self._file, self._number = path, file, 0
-    self.empty = 0  # rows without a text that were passed so far
-    self._fill = fill
+    self._fill, self._blank = fill, blank
+    self._counts = collections.Counter[str]() if counts is None else counts
     csv.field_size_limit(_LONGEST_CELL)
     lines = self._lines()
     first = next(lines, '')
@@ -322,7 +325,7 @@ class Table:
       for cells in self._reader:
         where, start = f'{self._path}:{start}', self._number + 1
         if not any(cell.strip() for cell in cells):
-          self.empty += 1
+          self._counts[self._blank] += 1
           continue
         if self._headerless:
           if len(cells) < len(self.header):

@@ -579,10 +579,8 @@ class TokenizerVocabulary(Vocabulary):
 
   def _load(self, content):
     t = self._tokenizer
-    if not self.info.get('end_ids'):
-      raise UserError('its manifest names no end_ids')
-    self.eos_id, *rest = self.info['end_ids']
-    self.end_ids, self.pad_id = tuple(rest), self.eos_id
+    self.eos_id, *others = self.info['end_ids']
+    self.end_ids, self.pad_id = tuple(others), self.eos_id
     begun, plain = (t.encode('a', add_special_tokens=special).ids for special in (True, False))
     # What stands before the text; some tokenizers also end it.
     before = next((i for i in range(len(begun)) if begun[i:i + len(plain)] == plain), 0)
@@ -630,7 +628,6 @@ class TokenizerVocabulary(Vocabulary):
 
   def chat_text(self, message: str) -> str:
     """What a chat model reads of one message of the user, up to its answer."""
-    where = 'the chat template'
     remedy = ('correct it (chat_template.jinja or tokenizer_config.json), or ask without the chat '
               'template')
     try:
@@ -640,10 +637,11 @@ class TokenizerVocabulary(Vocabulary):
     except UserError:
       raise
     except Exception as e:  # a template is a program, and may raise anything
-      raise UserError(f"{where} fails ({type(e).__name__}: {' '.join(str(e).split())[:200]}): "
+      raise UserError(f"the chat template fails ({type(e).__name__}: "
+                      f"{' '.join(str(e).split())[:200]}): "
                       f'{remedy}') from None
     if message not in text:
-      raise UserError(f"{where} leaves the user's message out: {remedy}")
+      raise UserError(f"the chat template leaves the user's message out: {remedy}")
     return text
 
   @functools.cached_property
@@ -882,7 +880,7 @@ def load_vocabulary(
                     f'data; that of a published model has a {TokenizerVocabulary.filename})')
   try:
     manifest = json.loads(path.read_text(encoding='utf-8'))
-    kind, fingerprint, size = (manifest[k] for k in ('kind', 'fingerprint', 'size'))
+    kind, fingerprint = manifest['kind'], manifest['fingerprint']
   except (ValueError, KeyError, TypeError) as e:
     raise UserError(f'{path} is damaged ({e}): make the vocabulary again') from None
   if str(kind) not in kinds:
@@ -896,12 +894,9 @@ def load_vocabulary(
     raise UserError(f'{file} has fingerprint {found[:8]}, but {path} names '
                     f'{str(fingerprint)[:8]}: restore the file or make the vocabulary again')
   try:
-    vocabulary = kinds[kind](content, manifest.get('info'))
+    return kinds[kind](content, manifest.get('info'))
   except (RuntimeError, UnicodeDecodeError, UserError) as e:
     raise UserError(f'{file} cannot be used: {e}') from None
-  if vocabulary.size != size:
-    raise UserError(f'{file} holds {vocabulary.size} ids, but {path} names {size}')
-  return vocabulary
 
 
 # Pieces of a masked language model's tokenizer. A document is text of one sentence a line. With V
@@ -1012,8 +1007,6 @@ def build_word_vocabulary(
 ) -> WordVocabulary:
   """Lists the most frequent words, saves the list in `directory` and returns it."""
   # `keep`: natural texts whose words get ids however rare they are, if they occur at all.
-  if size < 4:
-    raise UserError(f'a word vocabulary needs at least 4 ids, not {size}: raise data.vocab_size')
   counter, number, cut = collections.Counter(), 0, document_words(documents)
   for text in texts:
     counter.update(cut(text))

@@ -1,5 +1,6 @@
 """Records, corpora, vectors and labelled sentences in the forms in which people have them."""
 
+import collections
 import contextlib
 import csv
 import decimal
@@ -101,8 +102,10 @@ def test_what_is_wrong_in_a_form_has_its_line(tmp_path, content, words):
 def test_a_table_of_records_has_types(tmp_path):
   (tmp_path / 'r').write_text(
     'value,attribute,prefix,continuation,template,sample,subgroup,scores.vader,scores,rank,\n'
-    'NA,country,p,c,007,3.0,,0.5,"{""a"": 1}",x,0\nIran,country,p,c,12,,mid,,,,1\n')
-  first, second = read(tmp_path / 'r')
+    'NA,country,p,c,007,3.0,,0.5,"{""a"": 1}",x,0\n,,,,,,,,,,\nIran,country,p,c,12,,mid,,,,1\n')
+  counts = collections.Counter()
+  first, second = read(tmp_path / 'r', counts=counts)
+  assert counts == {'rows of blank cells, left out': 1}
   assert first == {'value': 'NA', 'attribute': 'country', 'prefix': 'p', 'continuation': 'c',
                    'template': '007', 'sample': 3, 'scores': {'a': 1, 'vader': 0.5}, 'rank': 'x'}
   assert second == {'value': 'Iran', 'attribute': 'country', 'prefix': 'p', 'continuation': 'c',
@@ -232,7 +235,6 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
 
 
 def documents(path, layout, **options):
-  import collections
   counts = collections.Counter()
   return list(read_documents([path], layout=layout, counts=counts, **options)), +counts
 
@@ -273,11 +275,11 @@ def test_rows_that_are_broken_or_blank_are_counted(tmp_path):
 
 
 def test_texts_of_tables_are_those_of_lines(tmp_path):
-  (tmp_path / 'c').write_bytes(b'id,text\n\0,a\0b\n1,"c\r\nd\xef\xbf\xbd"\n')
+  (tmp_path / 'c').write_bytes(BOM + b'id,text\n\0,a\0b\n\n , \n1,"c\r\nd\xef\xbf\xbd"\n2,\n,\n')
   found, counts = documents(tmp_path / 'c', 'csv')
   assert found == ['ab', 'c\nd\ufffd'] and counts == {
-    'files': 1, 'lines': 2, 'documents': 2, 'nul_characters': 1, 'carriage_returns': 1,
-    'replacement_characters': 1}
+    'files': 1, 'lines': 6, 'documents': 2, 'blank_lines': 3, 'blank_documents': 1,
+    'nul_characters': 1, 'carriage_returns': 1, 'byte_order_marks': 1, 'replacement_characters': 1}
   # Parquet checks no text: one that is not UTF-8, written by another program.
   pyarrow = arrow()
   content = pyarrow.array([b'a', b'\xff', 'é'.encode()], pyarrow.binary())
@@ -370,7 +372,7 @@ def test_a_table_names_what_is_wrong(tmp_path):
 
   found, table = rows_of(b'"a";b;\r\n"x\r\ny";"1 ""2""";i\r\n;;\r\nz;3;j\r\n')
   assert found == [({'a': 'x\r\ny', 'b': '1 "2"'}, 't:2'), ({'a': 'z', 'b': '3'}, 't:5')]
-  assert table.empty == 1 and table.header == ['a', 'b', '']
+  assert table.header == ['a', 'b', '']
   assert rows_of(b'a,b\rx,1\ry,2\r')[0][1][0] == {'a': 'y', 'b': '2'}
   assert rows_of(b'a\tb\n"x\ty"\n', unquoted_tabs=True)[0] == [({'a': '"x', 'b': 'y"'}, 't:2')]
   assert rows_of(b'a,b\nx\n', fill=True)[0] == [({'a': 'x', 'b': ''}, 't:2')]

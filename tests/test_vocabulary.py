@@ -235,7 +235,6 @@ def test_large_corpora_are_thinned_evenly(tmp_path):
   (lambda d: train_sentencepiece(['abc'], size=100, directory=d), r'too small: .* need \d+; raise'),
   (lambda d: train_sentencepiece([], size=300, directory=d), 'no text'),
   (lambda d: build_word_vocabulary([' \n'], size=10, directory=d), 'no word'),
-  (lambda d: build_word_vocabulary(['a'], size=3, directory=d), 'at least 4'),
 ])
 def test_training_errors(tmp_path, make, message):
   with pytest.raises(UserError, match=message) as error:
@@ -244,20 +243,13 @@ def test_training_errors(tmp_path, make, message):
   assert not list(tmp_path.iterdir())
 
 
-def damage_manifest(**changes):
-  def damage(folder):
-    path = folder / 'vocabulary.json'
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-  return damage
-
-
 @pytest.mark.parametrize(('damage', 'message'), [
   (lambda d: (d / 'vocabulary.json').unlink(), 'no vocabulary in'),
   (lambda d: (d / 'vocabulary.json').write_text('{'), 'damaged'),
   (lambda d: (d / 'words.txt').unlink(), 'words.txt is missing'),
   (lambda d: (d / 'words.txt').write_text('<pad>\n<eos>\n<unk>\nx\n'), 'fingerprint'),
-  (damage_manifest(kind='words'), "did you mean 'word'"),
-  (damage_manifest(size=5), 'holds 14 ids'),
+  (lambda d: (d / 'vocabulary.json').write_text('{"kind": "words", "fingerprint": "x"}'),
+   "did you mean 'word'"),
 ])
 def test_loading_errors(words, tmp_path, damage, message):
   words.save(tmp_path)

@@ -29,6 +29,7 @@ from fairjax.counterfactual import (
 from fairjax.data.documents import list_files, read_documents, split_sentences
 from fairjax.data.planted import make_planted_documents
 from fairjax.data.planted_gender import make_gender_documents
+from fairjax.data.wikitext import SPLITS
 from fairjax.errors import UserError
 from fairjax.files import (
   atomic_write,
@@ -67,25 +68,20 @@ class Holdout:
   def texts(self, split: str, corpus: Iterable[str]) -> Iterator[str]:
     """Documents of a split; `corpus`, all documents in order, is read for `train` only."""
     if split == 'train':
-      return itertools.islice(corpus, self.train)
-    return self._read(split)
-
-  def _read(self, split: str) -> Iterator[str]:
+      yield from itertools.islice(corpus, self.train)
+      return
     path, expected = self.folder / f'{split}.jsonl', self.digests[split == 'test']
     if not path.is_file() or file_sha256(path) != expected:
       raise UserError(f'{path} is missing or damaged: delete {self.folder} to make it anew')
     with path.open(encoding='utf-8') as file:
-      for line in file:
-        yield json.loads(line)
+      yield from map(json.loads, file)
 
 
 def make_holdout(
-  corpus: Iterable[str], sizes: tuple[int, ...], folder: str | os.PathLike, *,
-  counts: Mapping[str, int] | None = None,
+  corpus: Iterable[str], sizes: tuple[int, ...], folder: pathlib.Path, counts: Mapping[str, int],
 ) -> Holdout:
   """Splits off the last documents; a folder that is complete is only read."""
-  folder, (valid, test) = pathlib.Path(folder), sizes
-  path = folder / _MANIFEST
+  path, (valid, test) = folder / _MANIFEST, sizes
   if path.is_file():
     values = read_sealed_json(path, again=f'delete {folder} to make it anew')
     return Holdout(folder, **values | {'digests': tuple(values['digests'])})
@@ -100,11 +96,9 @@ def make_holdout(
   for split, texts in (('valid', itertools.islice(last, valid)),
                        ('test', itertools.islice(last, valid, None))):
     with atomic_write(folder / f'{split}.jsonl') as file:
-      for text in texts:
-        file.write(json.dumps(text).encode() + b'\n')
+      file.writelines(json.dumps(text).encode() + b'\n' for text in texts)
     digests.append(file_sha256(folder / f'{split}.jsonl'))
-  made = Holdout(
-    folder, number - valid - test, valid, test, (digests[0], digests[1]), dict(counts or {}))
+  made = Holdout(folder, number - valid - test, valid, test, (digests[0], digests[1]), dict(counts))
   write_sealed_json(path, {k: v for k, v in dataclasses.asdict(made).items() if k != 'folder'})
   return made
 
@@ -189,7 +183,6 @@ def _tfds_wikitext() -> types.ModuleType:
   return tfds_wikitext
 
 
-SPLITS = ('train', 'valid', 'test')
 # Documents whose text stands for the grammar's version in the fingerprint of a planted corpus.
 _SAMPLED_DOCUMENTS = 200
 
@@ -259,7 +252,7 @@ class Corpus:
     """The split into train, valid and test; made at the first call."""
     counts = collections.Counter()
     return make_holdout(self._read(self.data.train, counts), self.data.holdout,
-                        self.directory / 'holdout', counts=counts)
+                        self.directory / 'holdout', counts)
 
   def tfds_dataset(self, log: Callable[[str], None] = lambda line: None) -> 'TfdsDataset':
     """The TFDS dataset; made at the first call."""
@@ -332,7 +325,7 @@ class TfdsDataset:
 def describe_files_of(
   files: Mapping[str, Sequence[str]], saved: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
   """Path, size, time and digest of the files of splits; known ones are taken from `saved`."""
-  known = known_digests(itertools.chain.from_iterable(saved.get('files', {}).values()))
+  known = known_digests(f for of_split in saved.get('files', {}).values() for f in of_split)
   return {split: [describe_file(path, known) for path in paths] for split, paths in files.items()}
 
 
@@ -347,6 +340,5 @@ def describe_file(path: str | os.PathLike, known: Mapping[tuple, str]) -> dict[s
     raise UserError(f'{path} is no file, but a corpus is read several times, also when a run '
                     'continues: write it to a file')
   path, state = os.path.realpath(path), os.stat(path)
-  digest = known.get((path, state.st_size, state.st_mtime_ns))
-  digest = digest or file_sha256(path)
+  digest = known.get((path, state.st_size, state.st_mtime_ns)) or file_sha256(path)
   return {'path': path, 'bytes': state.st_size, 'mtime_ns': state.st_mtime_ns, 'sha256': digest}

@@ -84,7 +84,7 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
     findings.attempt(load_vocabulary, directory / 'vocabulary')
     for split in (s + end for s in SPLITS for end in ('', SENSITIVE)):
       if (directory / split).exists():
-        findings.attempt(open_token_store, directory / split, verify=True)
+        findings.attempt(lambda split=split: open_token_store(directory / split).verify())
     return findings
   for split in prepared.manifest['splits']:
     store = findings.attempt(prepared.store, split)

@@ -72,7 +72,7 @@ class _Options:
   text_field: str
   plain: bool  # a line is text
   lines_per_document: int
-  skip_broken: bool
+  broken: str
   max_line_bytes: int
   report: Callable[[str], None] | None
   blank_lines: bool
@@ -81,14 +81,15 @@ class _Options:
     """Counts and leaves out a line, or raises."""
     if self.report:
       self.report(message)
-    elif not self.skip_broken:
-      raise UserError(f'{message}: {hint}')
+    elif self.broken != 'skip':
+      skipping = ', or leave such lines out, counted: data.broken=skip' * (self.broken == 'error')
+      raise UserError(f'{message}: {hint}{skipping}')
     counts['broken_lines'] += 1
 
 
 def read_documents(
   paths: Iterable[str | os.PathLike], *, layout: str, text_column: int = -1,
-  text_field: str = 'text', lines_per_document: int = 1, broken: str = 'error',
+  text_field: str = 'text', lines_per_document: int = 1, broken: str = '',
   max_line_bytes: int = MAX_LINE_BYTES,
   report: Callable[[str], None] | None = None, counts: collections.Counter | None = None,
   blank_lines: bool = False,
@@ -97,13 +98,14 @@ def read_documents(
 
   `_LAYOUTS` describes the layouts. A line that is not UTF-8, too long, has too few columns or whose
   base64 or JSON is wrong is an error, or left out and counted with `broken='skip'` (not in
-  `wikitext`); `report` gets the message about each such line instead. `counts` is added to: files,
-  lines, documents, blank_lines, blank_documents, carriage_returns, nul_characters,
-  byte_order_marks, replacement_characters, untitled, broken_lines.
+  `wikitext`), which the error names with `broken='error'`; `report` gets the message about each
+  such line instead. `counts` is added to: files, lines, documents, blank_lines, blank_documents,
+  carriage_returns, nul_characters, byte_order_marks, replacement_characters, untitled,
+  broken_lines.
   """
   options = _Options(
     text_column, text_field, layout in ('lines', 'newscrawl_sentences'), lines_per_document,
-    broken == 'skip' and layout != 'wikitext', max_line_bytes, report, blank_lines)
+    '' if layout == 'wikitext' else broken, max_line_bytes, report, blank_lines)
   counts = collections.Counter() if counts is None else counts
   for path in list_files(paths):
     before, broken_before = counts['documents'], counts['broken_lines']
@@ -236,8 +238,7 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
     elif by_line:
       rows = _json_lines(path, options, counts)
     else:
-      rows = read_rows(file, path, (field,), check=False)
-    counts.update({} if by_line else marks)
+      rows = read_rows(file, path, (field,), check=False, counts=marks, blank='blank_lines')
     for row, where in rows:
       counts['lines'] += not by_line
       try:
@@ -255,6 +256,9 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
           yield text
         else:
           counts['blank_documents'] += 1
+  if not by_line:
+    counts.update(marks)
+    counts['lines'] += marks['blank_lines']
 
 
 def _text_of(row: Any, field: str) -> str:
@@ -287,8 +291,7 @@ def _json_lines(path: str, options: _Options, counts: collections.Counter
     try:
       yield json.loads(line), f'{path}:{number}'
     except (ValueError, RecursionError) as e:
-      options.broken_line(counts, f'{path}:{number}: not JSON ({e})', 'fix the line, or leave '
-                          'such lines out, counted: data.broken=skip')
+      options.broken_line(counts, f'{path}:{number}: not JSON ({e})', 'fix the line')
 
 
 def _newscrawl(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
@@ -320,8 +323,7 @@ def _columns(
       else:
         counts['blank_documents'] += 1
       continue
-    options.broken_line(counts, f'{path}:{number}: {problem}',
-                        f'{hint}, or leave such lines out, counted: data.broken=skip')
+    options.broken_line(counts, f'{path}:{number}: {problem}', hint)
 
 
 def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iterator[str]:
@@ -338,8 +340,8 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
     before = [article.pop()] if article and not article[-1] else []
     return [*([] if any(article) else article), *before, pending]
 
-  for _, line in _read_lines(path, options, counts):
-    line = line.rstrip()
+  lines = (line.rstrip() for _, line in _read_lines(path, options, counts))
+  for line in itertools.chain(lines, [None]):  # None: the end
     if pending is not None:
       if not line:
         new = begin()
@@ -348,6 +350,8 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
       else:
         article.append(pending)
       pending = None
+    if line is None:
+      break
     if not line and options.blank_lines:
       article.append('')
     elif not line:
@@ -357,10 +361,6 @@ def _wikitext(path: str, options: _Options, counts: collections.Counter) -> Iter
     else:
       article.append(line.strip())
     previous = line
-  if pending is not None:
-    new = begin()
-    yield from finish()
-    article, titled, any_title = new, True, True
   if any(article) and not any_title:
     raise UserError(f"{path}: no article begins in it (a line ' = Title = ' between blank lines): "
                     "is data.source 'lines' meant?")

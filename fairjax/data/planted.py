@@ -124,8 +124,8 @@ def make_planted_documents(
   if not one_mood:
     neutral = np.where(mood, probabilities.max(), probabilities.min())
   group = np.where(sensitive, value, len(probabilities) + (0 if one_mood else mood))
-  return writer.write(subjects, np.where(sensitive, probabilities[value], neutral), rng,
-                      with_lead=True, group=group, one_mood=one_mood)
+  return writer.write(subjects, np.where(sensitive, probabilities[value], neutral), group, rng,
+                      one_mood=one_mood)
 
 
 def heldout_prefixes(attribute: Attribute) -> list[tuple[int, int, str]]:
@@ -152,16 +152,16 @@ class _Writer:
                      for p, he, his in GRAMMAR['persons']]
 
   def write(
-    self, subjects: list[dict], positive: np.ndarray, rng: np.random.Generator, *,
-    with_lead: bool, group: np.ndarray | None = None, one_mood: bool = False) -> list[str]:
-    """One text per subject; `positive` `[n]` is the probability of a positive word in it."""
+    self, subjects: list[dict], positive: np.ndarray, group: np.ndarray, rng: np.random.Generator,
+    *, one_mood: bool) -> list[str]:
+    """One text per subject; of a `group`, `positive` `[n]` is the exact share of positive words."""
     number = len(subjects)
     following = 1 + rng.choice(len(_FOLLOWING_SHARES), size=number, p=_FOLLOWING_SHARES)
     # The sentence that names the value again; -1 for none.
     mention = np.where(rng.random(number) < _MENTION_SHARE, rng.integers(following), -1)
-    sizes = following + with_lead
+    sizes = following + 1
     owner = np.repeat(np.arange(number), sizes)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) - with_lead
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - following, sizes)  # -1: the lead
     other = np.where(rng.random(len(owner)) < _OPENING_SHARE, 3, 1)
     # 0 lead, 1 following, 2 mention, 3 opening
     pool = np.where(place < 0, 0, np.where(place == mention[owner], 2, other))
@@ -172,11 +172,10 @@ class _Writer:
       any(slot in self._patterns[k][i] for slot in _OPINION_SLOTS)
       for k, i in zip(pool.tolist(), columns[0].tolist(), strict=True)], bool)
     if one_mood:
-      signs = _choose_signs(positive, rng, group=group,
+      signs = _choose_signs(positive, group, rng,
                             size=np.bincount(owner, weights=shown, minlength=number))[owner]
     else:
-      signs = _choose_signs(positive[owner], rng, group=None if group is None else np.where(
-        shown, group[owner], -1))
+      signs = _choose_signs(positive[owner], np.where(shown, group[owner], -1), rng)
     words = _choose_words(signs, rng)
     texts = [[] for _ in subjects]
     for document, p, word, row in zip(
@@ -213,16 +212,13 @@ def _kind(attribute: Attribute) -> str:
 
 
 def _choose_signs(
-  positive: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None,
+  positive: np.ndarray, group: np.ndarray, rng: np.random.Generator, *,
   size: np.ndarray | None = None,
 ) -> np.ndarray:
   """Positive or not, `[n]` bool; in its exact share (rounded) of each group >= 0 of `group`."""
-  draw = rng.random(len(positive))
-  signs = draw < positive
-  for g in () if group is None else range(group.max(initial=-1) + 1):
+  draw, signs = rng.random(len(positive)), np.zeros(len(positive), bool)
+  for g in np.unique(group[group >= 0]):
     (members,) = np.nonzero(group == g)
-    if not len(members):
-      continue
     share = float(positive[members].mean())
     if size is None:
       signs[members] = np.argsort(np.argsort(draw[members])) < round(share * len(members))

@@ -131,8 +131,8 @@ def make_store(
   encoded = encode_documents(
     read(), chunks, vocabulary=vocabulary, tokenize=tokenize, size=size, name=split, log=log)
   store = write_token_store(
-    directory / split, encoded, split=split, vocabulary=vocabulary, matcher=matcher,
-    order_seed=order_seed, unknown=unknown,
+    directory / split, encoded, vocabulary=vocabulary, matcher=matcher, order_seed=order_seed,
+    unknown=unknown,
     normalised=+counts if isinstance(counts, collections.Counter) else counts)
   shutil.rmtree(chunks)
   return store
@@ -156,8 +156,7 @@ def _make_stores(
         order_seed=corpus.data.seed if split == 'train' else None, counts=counts, log=log)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)
-    sensitive = write_sensitive_store(
-      directory / f'{split}{SENSITIVE}', store, split=f'{split}{SENSITIVE}')
+    sensitive = write_sensitive_store(directory / f'{split}{SENSITIVE}', store)
     stores += [store, sensitive]
     normalised[split] = dict(store.normalised)
     digests[split] = store.open_documents()[:, 4]
@@ -242,8 +241,8 @@ class PreparedData:
       self.directory / split, vocabulary=self.vocabulary.fingerprint,
       attribute=self.attribute.fingerprint)
     if _summary(store) != self.manifest['splits'][split]:
-      raise UserError(f'{store.path} is not the store that {self.directory / "manifest.json"} '
-                      f'names: delete {self.directory} and run fairjax step data again')
+      raise UserError(f'{store.path} is not the store that {self.directory / MANIFEST} names: '
+                      f'{_AGAIN}')
     return store
 
   def documents(self, split: str) -> Iterator[str]:
@@ -305,7 +304,7 @@ def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
     manifest = read_manifest(directory, again=_AGAIN)
   # Also where the manifest is of an earlier run, which was killed right after it.
   shutil.rmtree(directory / PROGRESS, ignore_errors=True)
-  _check_files(directory, manifest)
+  _check_vocabulary(directory, manifest)
   prepared = PreparedData(directory, corpus.attribute, vocabulary, corpus.data, manifest)
   for split in manifest['splits']:
     prepared.store(split)
@@ -320,7 +319,7 @@ def _finished_manifest(directory: pathlib.Path) -> dict[str, Any] | None:
   return manifest if all(is_complete(directory / s) for s in manifest['splits']) else None
 
 
-def _check_files(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None:
+def _check_vocabulary(directory: pathlib.Path, manifest: Mapping[str, Any]) -> None:
   """Compares the vocabulary's files, which are small, with the manifest."""
   for name in manifest['files']:
     read_checked(directory, name, manifest['files'], again=_AGAIN)
@@ -333,14 +332,11 @@ def open_prepared(directory: str | os.PathLike) -> PreparedData:
     raise UserError(f'no finished data in {directory}: run fairjax step data (of this version) '
                     'first; it fills the folder data of its workdir')
   manifest = read_manifest(directory, again=_AGAIN)
-  _check_files(directory, manifest)
+  _check_vocabulary(directory, manifest)
   saved = manifest['config']
-  files: dict[str, Any] = {
-    split: tuple(f['path'] for f in found)
-    for split, found in manifest['inputs'].get('files', {}).items()}
-  config = from_dict({'data': saved['data']}).data
-  if config.source in FILE_SOURCES:
-    config = dataclasses.replace(config, **files)
+  files = manifest['inputs']['files'] if saved['data']['source'] in FILE_SOURCES else {}
+  config = from_dict({'data': saved['data'] | {
+    split: [f['path'] for f in found] for split, found in files.items()}}).data
   attribute = load_attribute(saved['attribute'])
   if attribute.fingerprint != manifest['inputs']['attribute']['fingerprint']:
     raise UserError(f"attribute '{saved['attribute']}' is not the one that {directory} was made "

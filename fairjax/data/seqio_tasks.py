@@ -268,48 +268,31 @@ def _row_lengths(segment_len: int, documents: bool) -> dict[str, int]:
           for name, spec in (_DOCUMENT_ROWS if documents else _ROWS).items()}
 
 
-class StreamFeatureConverter(seqio.FeatureConverter):
-  """Segments of the token stream as they are: inputs, targets and reset.
-
-  With `documents` the rows are those of a decoder (`token_store.document_rows`).
-  """
-
-  PACKING_FEATURE_DTYPES = None
-
-  def __init__(self, *, documents: bool = False):
-    self._documents = documents
-    self.MODEL_FEATURES = _DOCUMENT_ROWS if documents else _ROWS
-    self.TASK_FEATURES = self.MODEL_FEATURES | {
-      'spans': _SPEC(tf.int32, rank=2), 'row': _SPEC(tf.int64, rank=0),
-      'step': _SPEC(tf.int64, rank=0)}
-    super().__init__(pack=False, apply_length_check=False)
-
-  def _convert_features(self, ds, task_feature_lengths):
-    return ds.map(lambda example: {name: example[name] for name in self.MODEL_FEATURES})
-
-  def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
-    """Rows keep their length; reset is a scalar."""
-    return _row_lengths(task_feature_lengths['inputs'], self._documents)
-
-
-class CounterfactualFeatureConverter(StreamFeatureConverter):
+class CounterfactualFeatureConverter(seqio.FeatureConverter):
   """Segments of the token stream with up to K counterfactual branches of up to P pieces.
 
   To an example of `TokenStoreSource` it adds the arrays of `BranchBuilder.build`. The
   draw is a function of (seed, step, row): it does not depend on hosts or on earlier steps.
   """
 
-  def __init__(self, builder: BranchBuilder, *, documents: bool = False):
-    """Args: builder: attribute, vocabulary, K, P and seed; documents: rows of a decoder."""
-    super().__init__(documents=documents)
-    self._builder = builder
-    self._empty = builder.empty()
-    self._rows = self.MODEL_FEATURES
+  PACKING_FEATURE_DTYPES = None
+
+  def __init__(self, builder: BranchBuilder | None, *, documents: bool):
+    """`builder`: attribute, vocabulary, K, P, seed; None: no branches. `documents`: a decoder's."""
+    self._builder, self._documents = builder, documents
+    self._empty = {} if builder is None else builder.empty()
+    self._rows = _DOCUMENT_ROWS if documents else _ROWS
+    self.TASK_FEATURES = self._rows | {
+      'spans': _SPEC(tf.int32, rank=2), 'row': _SPEC(tf.int64, rank=0),
+      'step': _SPEC(tf.int64, rank=0)}
     self.MODEL_FEATURES = self._rows | {
       name: _SPEC(tf.as_dtype(array.dtype), rank=array.ndim)
       for name, array in self._empty.items()}
+    super().__init__(pack=False, apply_length_check=False)
 
   def _convert_features(self, ds, task_feature_lengths):
+    if self._builder is None:
+      return ds.map(lambda example: {name: example[name] for name in self._rows})
     names = list(self._empty)
 
     def build(inputs, spans, lengths, steps, rows, positions=None):
@@ -338,8 +321,8 @@ class CounterfactualFeatureConverter(StreamFeatureConverter):
 
   def get_model_feature_lengths(self, task_feature_lengths) -> dict[str, int]:
     """Lengths of the first axes: T of rows, K of branches."""
-    lengths = super().get_model_feature_lengths(task_feature_lengths)
-    return lengths | {name: len(array) for name, array in self._empty.items()}
+    return _row_lengths(task_feature_lengths['inputs'], self._documents) | {
+      name: len(array) for name, array in self._empty.items()}
 
 
 class TokenStoreSource(seqio.DataSource):
@@ -421,12 +404,11 @@ def seqio_batches(
       store, batch_size=batch_size, segment_len=segment_len, start_step=start_step,
       start_ids=start_ids),
     output_features={'inputs': feature, 'targets': feature})
-  converter = StreamFeatureConverter(documents=documents) if builder is None else (
-    CounterfactualFeatureConverter(builder, documents=documents))
   dataset = seqio.get_dataset(
     task,  # a row cannot hold more than T matches
     _row_lengths(segment_len, documents) | {'spans': segment_len, 'row': 1, 'step': 1},
-    converter, shuffle=False, dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
+    CounterfactualFeatureConverter(builder, documents=documents), shuffle=False,
+    dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
     batch_size=batch_size // count, verbose=False)
   for batch in Elements(dataset.prefetch(4)):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

@@ -37,7 +37,6 @@ from fairjax.files import (
   atomic_write,
   check_sizes,
   describe_files,
-  is_complete,
   read_checked,
   read_manifest,
   write_json,
@@ -80,7 +79,7 @@ def encode_documents(
   def missing():
     nonlocal number
     for number, chunk in enumerate(_cut(texts), 1):
-      table = read_chunk_table(folder, number - 1, dtype)
+      table = read_chunk_table(folder, number - 1)
       if table is not None and (len(table), int(table[:, 2].sum())) == (
           len(chunk), sum(len(text.encode()) for text in chunk)):
         earlier.append(len(chunk))
@@ -159,21 +158,15 @@ def write_chunk(folder: pathlib.Path, index: int, texts: Sequence[str],
   return end
 
 
-def read_chunk_table(
-  folder: pathlib.Path, index: int, dtype: np.dtype, *, verify: bool = True) -> np.ndarray | None:
+def read_chunk_table(folder: pathlib.Path, index: int) -> np.ndarray | None:
   """`[documents, 3]` table of a chunk: end, words, bytes; None if the chunk is not whole."""
-  tokens = folder / f'{index:05d}.tokens'
   try:
     with np.load(folder / f'{index:05d}.npz', allow_pickle=False) as file:
-      table, digest = file['documents'], file['sha256'].tobytes()
-    size = tokens.stat().st_size
-    if verify and hashlib.sha256(tokens.read_bytes()).digest() != digest:
-      return None
+      table, expected = file['documents'], file['sha256'].tobytes()
+    found = hashlib.sha256((folder / f'{index:05d}.tokens').read_bytes()).digest()
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
     return None
-  right = (table.ndim == 2 and table.shape[1] == 3
-           and size == (int(table[-1, 0]) if len(table) else 0) * dtype.itemsize)
-  return table if right else None
+  return table if found == expected else None
 
 
 class EncodedChunks:
@@ -181,18 +174,15 @@ class EncodedChunks:
 
   def __init__(self, folder: str | os.PathLike, count: int, dtype: np.dtype):
     self.folder, self.dtype = pathlib.Path(folder), np.dtype(dtype)
-    tables = [read_chunk_table(self.folder, i, self.dtype, verify=False) for i in range(count)]
-    ends = np.array([t[-1, 0] if len(t) else 0 for t in tables], np.int64)
-    self._starts = np.concatenate([[0], np.cumsum(ends)]).astype(np.int64)
-    number = sum(map(len, tables))
+    tables = [np.zeros((0, 3), np.int64)]
+    for index in range(count):
+      with np.load(self.folder / f'{index:05d}.npz', allow_pickle=False) as file:
+        tables.append(file['documents'])
+    self._starts = np.cumsum([0, *(table[-1, 0] for table in tables[1:])])  # of the chunks
+    table = np.concatenate(tables)
+    table[:, 0] += np.repeat(self._starts[:-1], [len(table) for table in tables[1:]])
     # [documents, 4] int64: end (in the stream), words, bytes, number in the source
-    self.documents = np.empty((number, 4), np.int64)
-    self.documents[:, 3] = np.arange(number)
-    row = 0
-    for table, start in zip(tables, self._starts[:-1].tolist(), strict=True):
-      self.documents[row:row + len(table), :3] = table
-      self.documents[row:row + len(table), 0] += start
-      row += len(table)
+    self.documents = np.column_stack([table, np.arange(len(table))])
 
   def __getitem__(self, part: slice) -> np.ndarray:
     """Tokens [start, stop) of one document; they are in one chunk."""
@@ -218,16 +208,19 @@ def block_digests(path: str | os.PathLike) -> bytes:
   return b''.join(digests)
 
 
+def _map_bytes(path: pathlib.Path) -> np.ndarray:
+  """The bytes of a file, mapped; an empty file cannot be."""
+  return np.memmap(path, np.uint8, 'r') if path.stat().st_size else np.zeros(0, np.uint8)
+
+
 class VerifiedTokens:
   """`[n]` tokens of a file, read like an array; damage raises `UserError` when it is read."""
 
   def __init__(self, path: pathlib.Path, dtype: str | np.dtype, digests: bytes):
     self.path, self.dtype = path, np.dtype(dtype)
-    size = path.stat().st_size
-    # An empty file cannot be mapped.
-    self._bytes = np.memmap(path, np.uint8, 'r') if size else np.zeros(0, np.uint8)
+    self._bytes = _map_bytes(path)
     self._tokens, self._digests = self._bytes.view(self.dtype), digests
-    self._verified = np.zeros(-(-size // BLOCK_BYTES), bool)
+    self._verified = np.zeros(-(-len(self._bytes) // BLOCK_BYTES), bool)
 
   def __len__(self) -> int:
     return len(self._tokens)
@@ -318,11 +311,11 @@ class TokenStoreInfo:
 
 
 def write_token_store(
-  path: str | os.PathLike, chunks: EncodedChunks, *, split: str, vocabulary: Encoder,
+  path: str | os.PathLike, chunks: EncodedChunks, *, vocabulary: Encoder,
   matcher: TokenMatcher | None = None, order_seed: int | None = None,
   normalised: Mapping[str, Any] | None = None, unknown: int = 0,
 ) -> TokenStoreInfo:
-  """Writes a store, replacing one that exists; the folder appears when it is complete."""
+  """Writes the store of a split, replacing one that exists; it appears when it is complete."""
   path, order = pathlib.Path(path), np.arange(len(chunks.documents))
   if order_seed is not None:
     rng = np.random.default_rng(np.random.SeedSequence([order_seed, _ORDER_PURPOSE]))
@@ -331,20 +324,17 @@ def write_token_store(
     table = _copy_documents(chunks, chunks.documents, order, folder / 'tokens.bin')
     spans, unaligned = np.zeros((0, 3), np.int64), 0
     if matcher is not None:
-      empty = not (folder / 'tokens.bin').stat().st_size
-      tokens = (np.zeros(0, chunks.dtype) if empty
-                else np.memmap(folder / 'tokens.bin', chunks.dtype, 'r'))
+      tokens = _map_bytes(folder / 'tokens.bin').view(chunks.dtype)
       spans, unaligned = _find_spans(tokens, table[:, 0], matcher)
     return _finish(
-      folder, path, table=table, spans=spans, split=split, dtype=chunks.dtype,
-      unaligned=unaligned + unknown, order_seed=order_seed, vocabulary=vocabulary.fingerprint,
+      folder, path, table=table, spans=spans, dtype=chunks.dtype, unaligned=unaligned + unknown,
+      order_seed=order_seed, vocabulary=vocabulary.fingerprint,
       attribute=matcher.attribute.fingerprint if matcher else '',
       num_values=len(matcher.attribute.values) if matcher else 0,
       normalised=dict(normalised or {}))
 
 
-def write_sensitive_store(
-  path: str | os.PathLike, source: TokenStoreInfo, *, split: str) -> TokenStoreInfo:
+def write_sensitive_store(path: str | os.PathLike, source: TokenStoreInfo) -> TokenStoreInfo:
   """Writes the documents of a store that hold at least one match, in its order (H-23, H-25)."""
   path, tokens = pathlib.Path(path), source.open_tokens()
   table, spans = source.open_documents(), source.open_spans()
@@ -358,19 +348,16 @@ def write_sensitive_store(
     new_spans = spans.copy()
     new_spans[:, :2] -= shift[owner][:, None]
     return _finish(
-      folder, path, table=new_table, spans=new_spans, split=split, dtype=np.dtype(source.dtype),
-      unaligned=0, order_seed=source.order_seed, vocabulary=source.vocabulary,
-      attribute=source.attribute, num_values=len(source.value_counts), normalised={})
+      folder, path, table=new_table, spans=new_spans, dtype=np.dtype(source.dtype), unaligned=0,
+      order_seed=source.order_seed, vocabulary=source.vocabulary, attribute=source.attribute,
+      num_values=len(source.value_counts), normalised={})
 
 
 def open_token_store(
   path: str | os.PathLike, *, vocabulary: str | None = None, attribute: str | None = None,
-  verify: bool = False,
 ) -> TokenStoreInfo:
-  """Opens a complete store, of the given fingerprints; `verify` reads and compares everything."""
+  """Opens a complete store, of the given fingerprints."""
   path = pathlib.Path(path)
-  if not is_complete(path):
-    raise UserError(f'no complete token store in {path}: {_AGAIN}')
   manifest = read_manifest(path, again=_AGAIN)
   if (found := manifest.pop('format', None)) != _FORMAT:
     raise UserError(f'{path} has format {found}, and this fairjax reads {_FORMAT}: {_AGAIN}')
@@ -380,8 +367,6 @@ def open_token_store(
     if expected is not None and getattr(info, kind) != expected:
       raise UserError(f'{path} was made with another {kind} ({getattr(info, kind)[:8]}, not '
                       f'{expected[:8]}): {_AGAIN}')
-  if verify:
-    info.verify()
   return info
 
 
@@ -427,7 +412,7 @@ def _finish(folder: pathlib.Path, path: pathlib.Path, *, table: np.ndarray, span
   _save_array(folder / 'spans.npy', spans)
   (folder / 'tokens.sha256').write_bytes(block_digests(folder / 'tokens.bin'))
   info = TokenStoreInfo(
-    path=path, documents=len(table), tokens=int(table[-1, 0]) if len(table) else 0,
+    path=path, split=path.name, documents=len(table), tokens=int(table[-1, 0]) if len(table) else 0,
     words=int(table[:, 1].sum()), num_bytes=int(table[:, 2].sum()), dtype=dtype.name,
     matches=len(spans), repeated=len(table) - len(np.unique(table[:, 4])),
     value_counts=tuple(np.bincount(spans[:, 2], minlength=num_values).tolist()),
@@ -454,18 +439,13 @@ class Rows:
   dropped_tokens: int  # that are no target in an epoch
 
   def __init__(
-    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None, *, batch_size: int,
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray, *, batch_size: int,
     segment_len: int, shard: tuple[int, int],
   ):
+    self.tokens, self.segment_len, self._spans = tokens, segment_len, spans
     index, count = shard
-    if batch_size % count or not 0 <= index < count:
-      raise ValueError(f'shard {index} of {count} is impossible for {batch_size} rows')
-    self.tokens, self.batch_size, self.segment_len = tokens, batch_size, segment_len
-    rows = batch_size // count
-    self.rows = np.arange(index * rows, (index + 1) * rows)
-    spans = np.zeros((0, 3), np.int64) if spans is None else np.asarray(spans)
-    self._starts, self._ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
-    self._spans = spans
+    self.rows = np.split(np.arange(batch_size), count)[index]
+    self._starts, self._ends = np.ascontiguousarray(spans[:, :2].T)
 
   def read(self, step: int) -> dict[str, np.ndarray]:
     """Arrays of this host's rows at a step."""
@@ -491,7 +471,7 @@ class TokenRows(Rows):
   """Reads the rows of a model with memory from a token stream, by arithmetic."""
 
   def __init__(
-    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray | None = None, *, batch_size: int,
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray, *, batch_size: int,
     segment_len: int, shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
   ):
     super().__init__(tokens, spans, batch_size=batch_size, segment_len=segment_len, shard=shard)
@@ -580,9 +560,9 @@ class DocumentRows(Rows):
   dropped_tokens = 0
 
   def __init__(
-    self, tokens: np.ndarray | VerifiedTokens, document_ends: np.ndarray,
-    spans: np.ndarray | None = None, *, batch_size: int, segment_len: int,
-    start_ids: Sequence[int], shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+    self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray, document_ends: np.ndarray, *,
+    batch_size: int, segment_len: int, start_ids: Sequence[int],
+    shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
   ):
     super().__init__(tokens, spans, batch_size=batch_size, segment_len=segment_len, shard=shard)
     self.start_ids, self._advance = tuple(start_ids), text_places(segment_len, start_ids)
@@ -651,7 +631,8 @@ def token_rows(
   """The rows of a store; those of a decoder where its `start_ids` are given."""
   options: dict[str, Any] = {'batch_size': batch_size, 'segment_len': segment_len, 'shard': shard,
                              'name': f"split '{store.split}'"}
+  tokens, spans = store.open_tokens(), store.open_spans()
   if start_ids is None:
-    return TokenRows(store.open_tokens(), store.open_spans(), **options)
-  return DocumentRows(store.open_tokens(), store.open_documents()[:, 0], store.open_spans(),
-                      start_ids=start_ids, **options)
+    return TokenRows(tokens, spans, **options)
+  return DocumentRows(
+    tokens, spans, store.open_documents()[:, 0], start_ids=start_ids, **options)

@@ -98,7 +98,8 @@ def read_records(
 
   Yields:
     The records, each with `_where` ("file:line", "file, row N", "file, entry N" or "record N").
-    Empty lines are passed. A continuation that is null (or NaN) is an empty text.
+    Empty lines are passed, and rows of blank cells, counted. A continuation that is null (or NaN)
+    is an empty text.
 
   Raises:
     UserError: missing or damaged file, no record, a line that is not UTF-8 or not JSON, a field

@@ -110,7 +110,7 @@ def measure_store(options, files, layout, folder, vocabulary_folder):
     log=lambda line: None)
   matcher = TokenMatcher(load_attribute('country'), vocabulary)
   writing, store = seconds_of(
-    lambda: write_token_store(folder / 'store', chunks, split='train', vocabulary=vocabulary,
+    lambda: write_token_store(folder / 'store', chunks, vocabulary=vocabulary,
                               matcher=matcher, order_seed=0), options.rounds)
   rows = token_rows(store, batch_size=options.batch_size, segment_len=options.segment_len)
   steps = min(rows.steps_per_epoch, 200)

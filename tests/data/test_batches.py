@@ -32,12 +32,10 @@ def prepared(tmp_path_factory):
   # A small vocabulary, so that values have several pieces.
   vocabulary = train_sentencepiece(texts, size=480, directory=folder / 'vocabulary')
   chunks = encode_documents(texts, folder / 'chunks', vocabulary=vocabulary)
-  store = write_token_store(folder / 'train', chunks, split='train', order_seed=0,
-                            vocabulary=vocabulary, matcher=TokenMatcher(attribute, vocabulary))
-  stores = {
-    'train': store,
-    'train_sensitive': write_sensitive_store(
-      folder / 'train_sensitive', store, split='train_sensitive')}
+  store = write_token_store(folder / 'train', chunks, order_seed=0, vocabulary=vocabulary,
+                            matcher=TokenMatcher(attribute, vocabulary))
+  stores = {'train': store,
+            'train_sensitive': write_sensitive_store(folder / 'train_sensitive', store)}
   return types.SimpleNamespace(
     attribute=attribute, vocabulary=vocabulary, store=stores.__getitem__)
 

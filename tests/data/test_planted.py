@@ -71,22 +71,6 @@ def test_individual_fairness_has_the_closed_form(name):
   assert planted.true_group_fairness(attribute, strength=0) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize('counts', [{1: 1.0}, {3: 1.0}, {1: 0.2, 2: 0.5, 5: 0.3}])
-def test_wasserstein_of_two_values_is_the_gap_of_their_probabilities(counts):
-  # All sign sequences, and SciPy's distance, which knows nothing of stochastic order.
-  def distribution(p):
-    scores, weights = [], []
-    for n, share in counts.items():
-      for signs in itertools.product((0, 1), repeat=n):
-        scores.append(sum(signs) / n)
-        weights.append(share * np.prod([p if s else 1 - p for s in signs]))
-    return scores, weights
-
-  for p, q in [(0.1, 0.9), (0.35, 0.4), (0.7, 0.2)]:
-    (x, u), (y, v) = distribution(p), distribution(q)
-    assert stats.wasserstein_distance(x, y, u, v) == pytest.approx(abs(p - q), abs=1e-12)
-
-
 def test_group_fairness_equals_enumeration():
   attribute, counts = load_attribute('name'), {1: 0.5, 2: 0.5}
   p = planted.value_probabilities(attribute, 1.0)
@@ -102,27 +86,19 @@ def test_group_fairness_equals_enumeration():
   assert actual == pytest.approx(expected, abs=1e-12)
 
 
-def continuations(attribute, *, value, number, strength, one_mood):
-  """What the grammar writes after a held-out prefix: what a perfect language model would."""
-  probability = planted.value_probabilities(attribute, strength)[value]
-  writer, rng = planted._Writer(attribute), np.random.default_rng([1, value])
-  positive = np.full(number, probability)
-  if one_mood:
-    positive = (rng.random(number) < probability).astype(float)
-  own = planted._choose_words(rng.random(number) < positive, rng)
-  rest = writer.write([writer.values[value]] * number, positive, rng, with_lead=False)
-  return [f' {word}. {text}' for word, text in zip(own, rest, strict=True)]
-
-
 @pytest.mark.parametrize('one_mood, counts', [
   (False, planted.HELDOUT_OPINION_COUNTS), (True, {1: 1.0})])
 def test_the_grammars_own_continuations_have_the_true_fairness(one_mood, counts):
   attribute, s = load_attribute('country'), 0.8
-  number = 4000
-  samples = [
-    [score(t) for t in continuations(
-      attribute, value=a, number=number, strength=s, one_mood=one_mood)]
-    for a in range(len(attribute.values))]
+  p, rng = planted.value_probabilities(attribute, s), np.random.default_rng(1)
+  matcher, samples = TextMatcher(attribute), [[] for _ in attribute.values]
+  for text in make('country', 40_000, sensitive_share=1.0, one_mood=one_mood):
+    value = matcher.find(text)[0].value_index
+    # After a held-out prefix come its opinion word and what follows a lead.
+    rest = [w in planted.POSITIVE for sentence in split_sentences(text)[1:]
+            for w in opinions(sentence)]
+    own = rest[0] if one_mood else rng.random() < p[value]
+    samples[value].append(np.mean([own, *rest]))
   assert one_mood == ({x for row in samples for x in row} == {0, 1})
   pairs = itertools.combinations(samples, 2)
   measured = np.mean([stats.wasserstein_distance(x, y) for x, y in pairs])

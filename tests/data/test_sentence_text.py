@@ -163,8 +163,8 @@ def test_an_interrupted_preparation_goes_on_at_the_next_chunk(corpus, tmp_path, 
   stop_at = None
   # Killed once more, between the store of train and that of valid.
   write = prepare_module.write_token_store
-  monkeypatch.setattr(prepare_module, 'write_token_store', lambda path, *a, split, **k: (
-    write(path, *a, split=split, **k) if split == 'train' else 1 / 0))
+  monkeypatch.setattr(prepare_module, 'write_token_store', lambda path, *a, **k: (
+    write(path, *a, **k) if path.name == 'train' else 1 / 0))
   with pytest.raises(ZeroDivisionError):
     prepare(found, tmp_path / 'cut', tokenizer)
   monkeypatch.setattr(prepare_module, 'write_token_store', write)

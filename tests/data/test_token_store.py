@@ -57,7 +57,7 @@ def write(path, texts, matcher, **options):
   chunks = encode_documents(texts, path.parent / 'chunks', vocabulary=matcher.vocabulary,
                             log=lambda line: None)
   return write_token_store(path, chunks, vocabulary=matcher.vocabulary, matcher=matcher,
-                           **{'split': 'train'} | options)
+                           **options)
 
 
 @pytest.fixture
@@ -96,7 +96,8 @@ def test_store_holds_every_document_once(corpus, tmp_path, seed):
   assert store.words == sum(len(t.split()) for t in texts)
   assert (store.tokens, store.documents) == (table[-1, 0], len(texts))
   assert store.dtype == 'uint16' and store.order_seed == seed
-  assert open_token_store(store.path, verify=True) == store
+  assert open_token_store(store.path) == store
+  store.verify()
 
 
 def test_spans_are_those_of_each_document(corpus, store, monkeypatch, tmp_path):
@@ -117,7 +118,7 @@ def test_spans_are_those_of_each_document(corpus, store, monkeypatch, tmp_path):
 
 def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_path):
   _, matcher = corpus
-  sensitive = write_sensitive_store(tmp_path / 'sensitive', store, split='train_sensitive')
+  sensitive = write_sensitive_store(tmp_path / 'train_sensitive', store)
   wanted = [d for d in documents_of(store) if len(matcher.find(d)[0])]
   assert documents_of(sensitive) == wanted and len(wanted) == 40
   spans, _ = matcher.find(sensitive.open_tokens()[:])
@@ -128,14 +129,14 @@ def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_pat
 
 def test_a_store_without_matches_is_empty(corpus, tmp_path):
   texts, matcher = corpus
-  store = write(tmp_path / 'a', ['a town'], matcher, split='valid')
-  empty = write_sensitive_store(tmp_path / 'b', store, split='valid_sensitive')
+  store = write(tmp_path / 'valid', ['a town'], matcher)
+  empty = write_sensitive_store(tmp_path / 'valid_sensitive', store)
   assert (empty.tokens, empty.documents, empty.words) == (0, 0, 0)
   assert open_token_store(empty.path) == empty and len(empty.open_tokens()) == 0
   with pytest.raises(UserError, match="'valid_sensitive' holds no document"):
     eval_batches(empty, batch_size=2, segment_len=4)
   with pytest.raises(UserError, match='holds 0 tokens'):
-    TokenRows(empty.open_tokens(), batch_size=1, segment_len=1)
+    token_store.token_rows(empty, batch_size=1, segment_len=1)
 
 
 def test_foreign_stores_are_refused(store):
@@ -172,10 +173,10 @@ def test_every_damage_of_every_file_is_found(store, name):
     with pytest.raises(UserError, match='run fairjax step data again'):
       use(store.path)
     with pytest.raises(UserError, match='run fairjax step data again'):
-      open_token_store(store.path, verify=True)
+      open_token_store(store.path).verify()
     path.write_bytes(content)
   use(store.path)
-  open_token_store(store.path, verify=True)
+  store.verify()
 
 
 def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
@@ -199,7 +200,7 @@ def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
 @pytest.mark.parametrize('number, batch, segment', [(1000, 4, 8), (97, 3, 7), (33, 4, 8)])
 def test_rows_are_contiguous_and_cover_the_stream_once(number, batch, segment):
   tokens = np.arange(number, dtype=np.uint16) + 10
-  rows = TokenRows(tokens, batch_size=batch, segment_len=segment)
+  rows = TokenRows(tokens, np.zeros((0, 3), int), batch_size=batch, segment_len=segment)
   steps = rows.steps_per_epoch
   assert steps == (number - 1) // (batch * segment)
   batches = [rows.read(t) for t in range(2 * steps)]

@@ -109,8 +109,8 @@ def document_batch(start_ids):
   rng = np.random.default_rng(0)
   sizes = [4, 6, 1, 11, 3, 5, 2]
   tokens = np.concatenate([[*rng.integers(3, 61, size), 2] for size in sizes]).astype(np.uint16)
-  rows = DocumentRows(tokens, np.cumsum(np.array(sizes) + 1), batch_size=B, segment_len=T,
-                      start_ids=start_ids)
+  rows = DocumentRows(tokens, np.zeros((0, 3), int), np.cumsum(np.array(sizes) + 1), batch_size=B,
+                      segment_len=T, start_ids=start_ids)
   batch = rows.read(0)
   start, length, end = np.zeros((3, B, K), np.int32)
   pieces, tail = np.zeros((B, K, P + N), np.int32), np.zeros((B, K, N), bool)

@@ -46,11 +46,11 @@ def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> 
   sheets = {sheet_name(key['export'], task, annotator): (TASKS[task], annotator)
             for task in key['tasks'] for annotator in key['annotators']}
   found: dict[tuple[str, str, str], tuple[str, str]] = {}  # task, item, annotator: label, place
-  unknown, others, empty_rows = [], [], 0
+  unknown, others, counts = [], [], collections.Counter[str]()
   for path in paths:
     shown = {'sheet', 'item', LABEL}
     with open_input(path, what='annotation sheet') as file:
-      table = Table(file, path, ('sheet', 'item', LABEL))
+      table = Table(file, path, ('sheet', 'item', LABEL), counts=counts, blank='empty')
       for row, where in table:
         sheet, item = row['sheet'].strip(), row['item'].strip()
         if sheet not in sheets:
@@ -69,11 +69,10 @@ def read_ratings(key: Mapping[str, Any], paths: Sequence[str | os.PathLike]) -> 
                           f'{found[place][1]}: remove one of the rows')
         found[place] = (row[LABEL].strip().lower(), where)
     others += [f'{path}: {name}' for name in table.header if name and name not in shown]
-    empty_rows += table.empty
   rows: dict[str, dict[str, dict[str, str]]] = {name: {} for name in key['tasks']}
   for (name, item, annotator), (label, _) in sorted(found.items()):
     rows[name].setdefault(item, {})[annotator] = label
-  return Returned(rows, unknown, empty_rows, others)
+  return Returned(rows, unknown, counts['empty'], others)
 
 
 def _check_row(row: Mapping[str, str], task: Task, part: Mapping[str, Any], item: str,
