@@ -48,7 +48,6 @@ class _Group:
   def __init__(self, index: int, count: int, address: str):
     self.index, self.count = index, count
     self.cooperative = 0  # depth of `cooperative` blocks
-    self.preempted = False  # the runtime has a notice, and all have reached the step it chose
     self.stopped = False  # all stopped after the same step
     self.position = 0  # steps done
     self.values: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -298,9 +297,9 @@ def stop_here() -> bool:
   if not _started:
     return False
   from jax.experimental import multihost_utils
-  asked = _group.step()
-  _group.preempted |= multihost_utils.reached_preemption_sync_point(_group.position)
-  _group.stopped = asked or _group.preempted
+  _group.stopped |= _group.step()
+  # Whether the runtime has a notice, and all have reached the step that it chose.
+  _group.stopped |= multihost_utils.reached_preemption_sync_point(_group.position)
   return _group.stopped
 
 

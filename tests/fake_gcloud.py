@@ -2,15 +2,15 @@
 
 The folder $FAKE_GCLOUD holds `world.json`:
   lives: a list of states for each request; `describe` goes through it, the last state stays;
-         `ERROR` is a question that fails, `ANSWER:text` and `REFUSE:text` one that prints this text
-         (as an error with code 1). Without a request, and after `delete`, nothing is there.
+         `ERROR` is a question that fails, `GONE` finds nothing any more, `ANSWER:text` and
+         `REFUSE:text` print this text (as an error with code 1). Without a request, and after
+         `delete`, nothing is there.
   hosts: names; ssh runs its line in a shell with the home FAKE_GCLOUD/hosts/NAME.
   skips: how many calls of ssh and scp leave the last host out, with a warning and code 0, as gcloud
          does with a slice that it cannot prepare.
   flakes: how many calls of ssh and scp fail with 255 before one works.
   reboot: whether the hosts boot anew at the first `follow`, which forget their processes.
   create: an error of `create`, if any.
-  absent: an error of `describe` where nothing is there.
 A call that it does not know ends with 97, and so does a flag that the verb lacks or needs. `follow`
 on a slice whose next state is not ACTIVE breaks off with 255: the slice was taken away meanwhile,
 and nothing reaches it any more.
@@ -114,7 +114,7 @@ def answer(argv, world, state):
       shutil.rmtree(pid.parent)
     return 0
   if verb == 'describe':
-    return describe(life, state, world, plain=option(argv, 'format') == 'value(state.state)')
+    return describe(life, state, plain=option(argv, 'format') == 'value(state.state)')
   if verb in ('ssh', 'scp') and life:
     if state['flakes'] > 0:
       state['flakes'] -= 1
@@ -123,9 +123,9 @@ def answer(argv, world, state):
   return fail(f'unknown call {argv}', 97)
 
 
-def describe(life, state, world, *, plain):
+def describe(life, state, *, plain):
   if not life:
-    return fail(world.get('absent', ABSENT))
+    return fail(ABSENT)
   name = life[min(state['at'], len(life) - 1)]
   state['at'] += 1
   kind, _, text = name.partition(':')
@@ -134,6 +134,9 @@ def describe(life, state, world, *, plain):
     return 0
   if kind == 'REFUSE':
     return fail(text)
+  if name == 'GONE':
+    state['there'] = state['lost'] = False
+    return fail(ABSENT)
   if name == 'ERROR':
     return fail('ERROR: (gcloud) Connection reset by peer')
   name, _, message = name.partition(': ')

@@ -35,7 +35,7 @@ def run(monkeypatch, capsys):
     if hasattr(module, 'make_mesh'):
       monkeypatch.setattr(module, 'make_mesh', lambda config, devices=None: make_mesh(
         config, jax.devices()[:1]))
-    monkeypatch.setattr(sys, 'argv', [name, *arguments, '--json'])
+    monkeypatch.setattr(sys, 'argv', [name, *arguments])
     module.main()
     found = json.loads(capsys.readouterr().out)
     assert found.keys() >= PROVENANCE and found['benchmark'] == name
@@ -45,15 +45,6 @@ def run(monkeypatch, capsys):
     return found
 
   return run
-
-
-def refused(monkeypatch, capsys, name, *arguments):
-  """The line with which a benchmark ends that was called so; its exit code is 2."""
-  monkeypatch.setattr(sys, 'argv', [name, *arguments])
-  with pytest.raises(SystemExit) as ended:
-    importlib.import_module(f'tests.benchmarks.{name}').main()
-  assert ended.value.code == 2
-  return capsys.readouterr().err.splitlines()[-1]
 
 
 def test_sampler(run):
@@ -66,8 +57,10 @@ def test_sampler(run):
   assert found['share_of_peak'] is None
 
 
-def parsed(*arguments):
-  return model_flags.parse(sampler.make_parser(), arguments)
+def test_the_step_of_a_decoder(run):
+  found = run('debias_step', '--decoder=tiny', '--segment_len=8', '--batch_size=8', '--rounds=1',
+              '--steps=plain,fused', '--devices=1')
+  assert found['tokens_over_plain']['fused'] == 2
 
 
 @pytest.mark.weekly  # its step and its floor are those of `peers`
@@ -94,9 +87,9 @@ def test_loss(run):
 
 def test_attention(run):
   found = run('attention', '--lengths=16', '--heads=1', '--rows=1', '--width=8', '--rounds=1',
-              '--paths=shift,blocks')
+              '--paths=shift,blocks', '--check')
   assert [row['path'] for row in found['rows']] == ['shift', 'blocks']
-  assert all(row['floor'].keys() == FLOOR for row in found['rows'])
+  assert all(row['floor'].keys() == FLOOR and row['difference'] < 1e-5 for row in found['rows'])
 
 
 @pytest.mark.parametrize('work', ['train', 'gpt2', *(
@@ -123,24 +116,6 @@ def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
               '--new_tokens=3', '--memory_len=8',
               *(['--decoder=tiny', '--values=2'] if work == 'gpt2' else []))
   assert found['floor'].keys() == FLOOR and found['floor_seconds'] == found['floor']['seconds']
-
-
-def test_accelerator_leaves_the_json_of_each_and_names_what_failed(
-    run, tmp_path, monkeypatch, capsys):
-  accelerator = importlib.import_module('tests.benchmarks.accelerator')
-  name, *arguments = accelerator.TINY['decoder_step']
-  monkeypatch.setitem(accelerator.TINY, 'broken', ['no_benchmark'])
-  with monkeypatch.context() as patch:
-    patch.setattr(sys, 'argv', [
-      'accelerator', '--tiny', f'--output={tmp_path}', '--only=broken,attention'])
-    assert accelerator.main() == 1
-  assert 'without a result: broken\n' in capsys.readouterr().out
-  (path,) = tmp_path.iterdir()
-  result = json.loads(path.read_text())
-  assert path.stem == 'attention' and result.keys() >= PROVENANCE
-  assert all(row['difference'] < 1e-5 for row in result['rows'])
-  # Of eight devices the floors alone take half a minute: this one's task here, on one.
-  assert run(name, *arguments, '--devices=1')['tokens_over_plain']['fused'] == 2
 
 
 def test_data(run):
@@ -198,11 +173,13 @@ def test_measure_and_nulls(run):
 @pytest.mark.parametrize(('arguments', 'words'), [
   (('--config=configs/quickstart.py', '--layers=2'), '--layers is not for --config'),
   (('--config.model.num_layers=2',), 'needs --config=FILE'),
-  (('--dim=10', '--heads=4'), '--heads=4 does not divide --dim=10'),
-  (('--samples=0',), '--samples=0 is too small'),
+  (('--samples=0',), '--samples: 0 is too small'),
   (('--devices=99',), '--devices=99, but there are')])
 def test_bad_sizes_end_with_a_line(monkeypatch, capsys, arguments, words):
-  assert words in refused(monkeypatch, capsys, 'sampler', *arguments)
+  monkeypatch.setattr(sys, 'argv', ['sampler', *arguments])
+  with pytest.raises(SystemExit) as ended:
+    sampler.main()
+  assert ended.value.code == 2 and words in capsys.readouterr().err.splitlines()[-1]
 
 
 # The floors, against other ways to count.
@@ -214,8 +191,8 @@ MODEL = ModelConfig(vocab_size=64, num_layers=3, model_dim=16, num_heads=2, head
 
 def test_products_of_a_decoder_are_its_parameters_without_norms():
   for name in ('smollm2-135m', 'llama-3.2-1b'):
-    options, config = parsed(f'--decoder={name}')
-    model, sizes = model_flags.model_of(options, config)
+    model, sizes = model_flags.model_of(
+      *model_flags.parse(sampler.make_parser(), [f'--decoder={name}']))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     norms = (2 * sizes.num_layers + 1) * sizes.model_dim
     assert floors.softmax_weights(sizes) + sizes.num_layers * floors.layer_weights(sizes) == (

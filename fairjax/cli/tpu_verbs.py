@@ -42,6 +42,8 @@ def compile_config(
 ) -> None:
   """Prints what programs (empty: all of the config) need; `UserError` if something does not fit."""
   where = find_slice(topology)
+  if why := where.not_joined(config.mesh.slices):
+    raise UserError(f'config.mesh.slices={config.mesh.slices}: {why}')
   prepare_process()
   from fairjax.tpu.programs import NoCompiler, programs_of, sized
 
@@ -292,15 +294,15 @@ def _check_mesh(spec: LaunchSpec, mesh: MeshConfig) -> None:
                     f'{spec.slices} x {spec.slice.accelerator_type}')
 
 
-def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
+def secret_values(names: tuple[str, ...]) -> list[str]:
   """The secrets in this process's environment; `UserError` where one is not set, or not a line."""
   for name in names:
-    if not environment.get(name):
+    if not os.environ.get(name):
       raise UserError(f'--secret={name}: the variable is not set here: read -rs {name} && export '
                       f'{name}')
-    if '\n' in environment[name]:
+    if '\n' in os.environ[name]:
       raise UserError(f'--secret={name}: the variable holds a line break')
-  return {name: environment[name] for name in names}
+  return [os.environ[name] for name in names]
 
 
 def headline(spec: LaunchSpec) -> str:
@@ -320,7 +322,7 @@ def _launch(options: argparse.Namespace) -> int:
       print(render(plan(options.action, spec, follow=options.follow)), end='')
     return 0
   executor = Executor(pathlib.Path.cwd() if INSTALLED else ROOT, log=log_line,
-                      secrets=secret_values(specs[0].secrets, os.environ))
+                      secrets=secret_values(specs[0].secrets))
   return launch(options.action, specs, executor, follow=options.follow, detach=options.detach,
                 delete_after=options.delete)
 

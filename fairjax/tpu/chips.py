@@ -114,6 +114,13 @@ class Slice:
     """Whether Google Cloud rents this shape."""
     return self.shape not in self.chip.cloud.not_rented
 
+  def not_joined(self, slices: int) -> str:
+    """Why so many slices cannot work together; '' if they can."""
+    # docs.cloud.google.com/tpu/docs/multislice-introduction
+    if slices == 1 or self.chip.name not in ('v2', 'v3'):
+      return ''
+    return f'{self.chip.name} slices cannot be joined (multislice): v4 and later can'
+
 
 def slices_of(chip: Chip) -> list[Slice]:
   """The slices of a generation, smallest first."""

@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m tests.benchmarks.NAME --json`. Not part of the test suite."""
+"""Benchmarks: `python -m tests.benchmarks.NAME` prints JSON. Not part of the test suite."""

@@ -1,8 +1,8 @@
 """Forward and backward of every way to compute a segment's attention, T = M.
 
-  python -m tests.benchmarks.attention --json
+  python -m tests.benchmarks.attention
   python -m tests.benchmarks.attention --topology=v5e:2x2 --lengths=512,1024,2048,4096,8192 \
-    --heads=8 --width=128 --rows=1 --dtype=bfloat16 --paths=shift,blocks,kernel --json
+    --heads=8 --width=128 --rows=1 --dtype=bfloat16 --paths=shift,blocks,kernel
 
 On the devices that are here, seconds are measured, the paths in turns, and beside them stands the
 floor: the larger of the products' operations over the speed of a matrix product, and of the bytes
@@ -12,7 +12,6 @@ how far outputs and gradients are from those of `shift` in float32, of which the
 counts the body of a loop once, so operations and bytes of `blocks` and `heads` are too small there.
 """
 
-import argparse
 import functools
 import os
 import time
@@ -130,27 +129,16 @@ def add_differences(arrays, full, length, compiled):
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = harness.parser(__doc__, heads=4, rows=2, width=64, block=512, rounds=5)
   parser.add_argument('--lengths', default='128,256,512,1024', help='T = M, separated by commas')
   parser.add_argument('--paths', default='shift,heads,blocks', help='of model.attention')
-  for name, default in (('heads', 4), ('rows', 2), ('width', 64), ('block', 512), ('rounds', 5)):
-    parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   parser.add_argument('--check', action='store_true', help='compare with shift in float32')
-  parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
   options.lengths = [int(x) for x in options.lengths.split(',')]
   options.paths = options.paths.split(',')
-  result = measure(options)
-  harness.show(result, [
-    f'{row["path"]:7s} T=M={row["length"]:<6d}' + (
-      '' if 'seconds' not in row else f'{1e3 * row["seconds"]:9.1f} ms '
-      f'(x{row["seconds"] / row["floor_seconds"]:.1f} of {floors.format_floor(row["floor"])})')
-    + f'{row["temporary_mib"]:10.1f} MiB temporary {row["compiler_gigabytes"]:8.2f} GB '
-    f'{row["compiler_gigaflops"]:9.1f} GF'
-    + (f' differs by {row["difference"]:.1e}' if 'difference' in row else '')
-    for row in result['rows']], as_json=options.json)
+  harness.show(measure(options))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""What digests and checks of files cost: `python -m tests.benchmarks.checks --json`.
+"""What digests and checks of files cost: `python -m tests.benchmarks.checks`.
 
 Runs the main job in this process with every function that computes or compares a digest of saved
 data wrapped in a clock of its thread's processor time, and gives their share of the processor time
@@ -88,7 +88,6 @@ def main() -> int:
   parser = argparse.ArgumentParser(prog='python -m tests.benchmarks.checks', description=__doc__)
   parser.add_argument('--config', default='configs/quickstart.py')
   parser.add_argument('--workdir', type=pathlib.Path, help='empty; a temporary one by default')
-  parser.add_argument('--json', action='store_true')
   options, overrides = parser.parse_known_args()
   import fairjax.cli.main
   import fairjax.run.job  # noqa: F401
@@ -103,16 +102,12 @@ def main() -> int:
     seconds = time.perf_counter() - begin
   total, checks = time.process_time(), sum(clocks.seconds.values())
   from tests.benchmarks import harness  # JAX's import is part of the job, not of ours
-  result = harness.provenance('checks', options) | {
+  harness.show(harness.provenance('checks', options) | {
     'config': options.config, 'exit_code': code, 'wall_seconds': round(seconds, 2),
     'cpu_seconds': round(total, 2), 'checks_cpu_seconds': round(checks, 3),
     'share': round(checks / total, 5), 'main_thread_share': round(clocks.main_seconds / total, 5),
     'functions': {name: {'calls': clocks.calls[name], 'seconds': round(value, 4)}
-                  for name, value in sorted(clocks.seconds.items(), key=lambda x: -x[1])}}
-  harness.show(result, [
-    f'digests and checks: {checks:.2f} of {total:.2f} s of processor time, '
-    f'{100 * checks / total:.2f} % ({100 * clocks.main_seconds / total:.2f} % in the main thread)'],
-    as_json=options.json)
+                  for name, value in sorted(clocks.seconds.items(), key=lambda x: -x[1])}})
   return code
 
 

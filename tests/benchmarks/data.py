@@ -1,8 +1,8 @@
 """Speed of the data pipeline: SentencePiece, preparation, the seqio task, reading.
 
-  python -m tests.benchmarks.data --json
+  python -m tests.benchmarks.data
   python -m tests.benchmarks.data --files=wiki.train.txt.gz --vocabulary=DIR/data/vocabulary \\
-      --seqio --json
+      --seqio
 
 Without files it makes a text of random words and trains a vocabulary on it. Preparation and the
 seqio task (with TensorFlow, whose threads use all cores) run in turns; processors' seconds stand
@@ -139,39 +139,24 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--files', nargs='*', default=())
   parser.add_argument('--layout', default='wikitext')
-  parser.add_argument('--vocabulary', default=None, help='folder; needed with --files')
+  parser.add_argument('--vocabulary', type=pathlib.Path, help='folder; needed with --files')
   parser.add_argument('--documents', type=int, default=6000, help='of the made text')
   for name, default in (('batch_size', 16), ('segment_len', 512), ('rounds', 3)):
     parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--seqio', action='store_true', help='the seqio task too (TensorFlow)')
-  parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
+  if options.files and not options.vocabulary:
+    parser.error('--files needs --vocabulary')
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
-    if options.files:
-      corpus = options.files, options.layout, folder
-      if options.vocabulary is None:
-        parser.error('--files needs --vocabulary')
-      corpus = (*corpus, pathlib.Path(options.vocabulary))
-    else:
-      files, layout, vocabulary = make_text(folder, options.documents)
-      corpus = files, layout, folder, vocabulary
+    files, layout, vocabulary = (options.files, options.layout, options.vocabulary) if (
+      options.files) else make_text(folder, options.documents)
+    corpus = files, layout, folder, vocabulary
     result = {**measure_encoding(options, *corpus),
               'token_store': measure_store(options, *corpus)}
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   from tests.benchmarks import harness  # JAX would count as memory of the parent
-  result = harness.provenance('data', options) | result | {'peak_mib_of_the_parent': peak}
-  store = result['token_store']['reading']
-  rows = (('sentencepiece, one core', result['sentencepiece_one_core'], ''),
-          ('reading (floor of both below)', result['reading_floor'], ''),
-          *((f'preparation, {k}', v, '') for k, v in result['preparation'].items()),
-          ('writing the store', result['token_store']['writing'], ''),
-          ('reading the store', store,
-           f"  floor {store['tokens'] / store['floor_seconds']:,.0f} tokens/s "
-           f"({store['bytes_per_token']} bytes a token at "
-           f"{store['bandwidth_bytes_per_s'] / 1e9:.1f} GB/s)"))
-  harness.show(result, [f"{name:32s} {value['tokens_per_s']:12,.0f} tokens/s{more}"
-                        for name, value, more in rows], as_json=options.json)
+  harness.show(harness.provenance('data', options) | result | {'peak_mib_of_the_parent': peak})
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
 """Cost of the fused debias step beside the plain step and the stacked pair, in one run.
 
-  python -m tests.benchmarks.debias_step --json
+  python -m tests.benchmarks.debias_step
   python -m tests.benchmarks.debias_step --topology=v5e:2x2 --dtype=bfloat16 --dim=1024 --heads=8 \
-    --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll --json
-  python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused --json
+    --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll
+  python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused
   python -m tests.benchmarks.debias_step --cutoffs=600,1200,6000 --div_val=4 --hidden_dropout=0.1
-  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --batch_size=4 --json
+  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --batch_size=4
 
 With a config, its field `debias` gives rows, branches and pieces too, and its mesh must cover the
 devices. With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its
@@ -24,7 +24,6 @@ larger one binds. `share_of_peak` is what others call MFU: products over the dat
 bfloat16. Memory is the compiler's, on one device. Ids have frequencies as in text.
 """
 
-import argparse
 import dataclasses
 
 import jax
@@ -32,9 +31,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.cli.tpu_verbs import prepare_process
-from fairjax.config import Config, MeshConfig, TrainConfig
+from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
-from fairjax.train import make_mesh, steps
+from fairjax.train import check_batch_size, make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
 from fairjax.train.steps import FairnessTerm, cosine_fairness_loss, make_update
@@ -145,10 +144,7 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
 def measure(options, config) -> dict:
   mesh = make_mesh(config.mesh, model_flags.devices_of(options))
   model, sizes = model_flags.model_of(options, config)
-  holders = mesh.size // mesh.shape['model']
-  if options.batch_size % holders:
-    raise UserError(f'--batch_size={options.batch_size} is not divisible by the {holders} devices '
-                    f'that share the rows: use a multiple, e.g. --batch_size={holders}')
+  check_batch_size(options.batch_size, mesh, field='debias.batch_size')
   lm = TrainConfig(batch_size=options.batch_size)
   programs, batch = make_programs(options, config, mesh)
   states, memory, runs = {}, {}, {}
@@ -190,57 +186,28 @@ def measure(options, config) -> dict:
     'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1}}
 
 
-def lines(result: dict) -> list[str]:
-  found = []
-  for name, seconds in result['seconds'].items():
-    ratio, peak = (result['ratio_to_plain'] or {}).get(name, 1.0), result['share_of_peak'][name]
-    mib = {part: result[f'{key}_mib'][name] for key, part in (
-      ('argument', 'arguments'), ('temporary', 'temporaries'), ('output', 'outputs'))}
-    found += [
-      f'{name:8s} {1e3 * seconds:8.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s  '
-      f'{ratio:.3f}x of plain (products {result["floor"][name]:.3f}x)',
-      f'{"":8s} {floors.format_floor(result["floors"][name])}; '
-      f'{100 * result["share_of_matmul_speed"][name]:.0f} % of the measured product'
-      + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
-      f'{"":8s} one device: {harness.format_memory(mib)}']
-  return found
-
-
-def sizes_from(options: argparse.Namespace, config: Config) -> None:
-  stage = config.debias
-  defaults = _DEFAULTS if not options.config else {
-    'batch_size': stage.batch_size, 'branches': stage.branches_per_row,
-    'pieces': stage.pieces_per_branch}
-  for name, default in defaults.items():
-    if getattr(options, name) is None:
-      setattr(options, name, default)
-    if getattr(options, name) < 1:
-      raise UserError(f'--{name}={getattr(options, name)} is too small: at least 1')
-
-
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  model_flags.add_model_flags(parser)
-  for name, default in _DEFAULTS.items():
-    parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
+  parser = harness.parser(__doc__, rounds=15)
+  model_flags.add_model_flags(parser, _DEFAULTS)
   parser.add_argument('--monitor_every', type=int,
                       help='steps between divergences, 0: none; default: the config, or 1 '
                       '(compiled: 100)')
-  parser.add_argument('--rounds', type=int, default=15)
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
-  parser.add_argument('--json', action='store_true')
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   options, config = model_flags.parse(parser)
   if options.topology:
     prepare_process()
+  stage = config.debias
+  sizes = _DEFAULTS if not options.config else {
+    'batch_size': stage.batch_size, 'branches': stage.branches_per_row,
+    'pieces': stage.pieces_per_branch}
+  for name, default in sizes.items():
+    if getattr(options, name) is None:
+      setattr(options, name, default)
   try:
-    sizes_from(options, config)
-    result = (compile_only if options.topology else measure)(options, config)
+    harness.show((compile_only if options.topology else measure)(options, config))
   except UserError as e:
     parser.error(str(e))
-  told = lines(result) if not options.topology else [
-    f'{name}: {value:.4f} times plain' for name, value in result['fused_over_plain'].items()]
-  harness.show(result, told, as_json=options.json)
 
 
 if __name__ == '__main__':

@@ -6,12 +6,11 @@ Four prompts, two biases, so 12 gaps at once; shares of 3, 5, 50 and 55 % and a 
 A run counts as covered if all 12 gaps of the expectations lie in their intervals.
 """
 
-import argparse
-
 import numpy as np
 
 from fairjax.gender.fair_generation.completions import Completions, Prompt
 from fairjax.gender.fair_generation.lipschitz import Bias, FairnessTest, load_distance
+from tests.benchmarks import harness
 
 SHARES = np.array([0.03, 0.05, 0.5, 0.55])
 
@@ -35,8 +34,7 @@ def simulate(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--runs', type=int, default=1000)
+  parser = harness.parser(__doc__, runs=1000)
   parser.add_argument('--level', type=float, default=0.05)
   options = parser.parse_args()
   print('| samples | n | bound | all 12 gaps covered | mean radius |\n|---|--:|---|--:|--:|')

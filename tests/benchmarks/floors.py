@@ -33,12 +33,6 @@ def floor(work: Work, limits: Mapping[str, float]) -> dict[str, Any]:
   return found | {'seconds': found[binds], 'binds': binds}
 
 
-def format_floor(found: Mapping[str, Any]) -> str:
-  """A floor for people: 'floor 500.0 ms by bytes (products 2.0, bytes 500.0)'."""
-  return (f"floor {1e3 * found['seconds']:.1f} ms by {found['binds']} "
-          f"(products {1e3 * found['products']:.1f}, bytes {1e3 * found['bytes']:.1f})")
-
-
 def layer_weights(model: ModelConfig | DecoderConfig) -> int:
   """Multiply-adds of a token with the weights of one layer, which are as many numbers."""
   if isinstance(model, DecoderConfig):

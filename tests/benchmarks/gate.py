@@ -9,8 +9,6 @@ most about 5 %), twice that (`below`: the share that passes is the power), or th
 both models are alike (`same`: worse is an error, equivalent the power of the two one-sided tests).
 """
 
-import argparse
-
 import numpy as np
 
 from fairjax.measure.estimates import wilson
@@ -72,10 +70,8 @@ def error_rates(kind: str, *, coupled: bool, runs: int, samples: int) -> dict[st
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--runs', type=int, default=1000)
-  parser.add_argument('--samples', type=int, nargs='+', default=[25, 100, 1000])
-  parser.add_argument('--json', action='store_true')
+  parser = harness.parser(__doc__, runs=1000)
+  parser.add_argument('--samples', type=harness.size, nargs='+', default=[25, 100, 1000])
   options = parser.parse_args()
   rows, lines = [], []
   for coupled in (False, True):
@@ -92,7 +88,7 @@ def main() -> None:
           cells.append(f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]')
         lines.append(f"| {kind} | {'paired' if coupled else 'independent'} | {samples} "
                      f"| {' | '.join(cells)} |")
-  harness.show(harness.provenance('gate', options) | {'rows': rows}, lines, as_json=options.json)
+  harness.show(harness.provenance('gate', options) | {'rows': rows}, lines)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,6 @@
-"""What all benchmarks share: time in turns, the limits of the machine, where a result is from."""
+"""What all benchmarks share: options, time in turns, the limits of the machine, provenance."""
 
+import argparse
 import functools
 import importlib.metadata
 import json
@@ -19,10 +20,27 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fairjax.train.goodput import peak_flops
 from fairjax.train.memory import program_bytes
 
-_COMPILER_OPTIONS = ('XLA_FLAGS', 'LIBTPU_INIT_ARGS')
+_ENVIRONMENT = ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
   'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'tensorflow', 'tensorflow-text',
   'torch', 'transformers', 'libtpu')
+
+
+def size(text: str) -> int:
+  """A whole number of at least 1, as an option."""
+  if int(text) < 1:
+    raise argparse.ArgumentTypeError(f'{text} is too small: at least 1')
+  return int(text)
+
+
+def parser(doc: str, **sizes: int) -> argparse.ArgumentParser:
+  """A parser with an option for each size and its default; the docstring's first line says what."""
+  found = argparse.ArgumentParser(description=doc.splitlines()[0])
+  for name, default in sizes.items():
+    found.add_argument(f'--{name}', type=size, default=default, help='default: %(default)s')
+  return found
+
+
 def in_turns(runs: Mapping[str, Callable[[], Any]], *, rounds: int, warm: int = 2
              ) -> dict[str, list[float]]:
   """Seconds of every run in every round; each round runs all of them, one after the other.
@@ -89,10 +107,6 @@ def program_mib(compiled: Any) -> dict[str, float]:
   return {name: size / 2 ** 20 for name, size in program_bytes(compiled).items() if name != 'code'}
 
 
-def format_memory(mib: Mapping[str, float]) -> str:
-  return ', '.join(f'{name} {size:,.0f}' for name, size in mib.items()) + ' MiB' if mib else ''
-
-
 def text_tokens(
   rng: np.random.Generator, vocab_size: int, shape: int | tuple[int, ...]
 ) -> np.ndarray:
@@ -102,7 +116,7 @@ def text_tokens(
 
 
 def provenance(name: str, options: Any, *, device: str | None = None) -> dict[str, Any]:
-  """Command (with the options of compilers that stand in the environment), machine, versions, date.
+  """Command (with what the environment says of devices and compilers), machine, versions, date.
 
   `device` is what was compiled for, where nothing ran; None: those that are here.
   """
@@ -117,7 +131,7 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
   return {
     'benchmark': name, 'options': plain,
     'command': shlex.join([
-      *(f'{key}={os.environ[key]}' for key in _COMPILER_OPTIONS if os.environ.get(key)),
+      *(f'{key}={os.environ[key]}' for key in _ENVIRONMENT if os.environ.get(key)),
       'python', '-m', f'tests.benchmarks.{name}', *sys.argv[1:]]),
     'device': device or f'{jax.device_count()}x {jax.devices()[0].device_kind}',
     'cores': os.cpu_count(),
@@ -125,7 +139,8 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
     'platform': platform.platform(), 'versions': versions, 'date': time.strftime('%Y-%m-%d')}
 
 
-def show(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> None:
-  print('\n'.join(lines), file=sys.stderr if as_json else sys.stdout)
-  if as_json:
-    print(json.dumps(result, indent=2))
+def show(result: Mapping[str, Any], table: Sequence[str] = ()) -> None:
+  """Prints JSON; a table for a page beside it, on the other stream."""
+  for line in table:
+    print(line, file=sys.stderr)
+  print(json.dumps(result, indent=2))

@@ -1,7 +1,7 @@
 """Next-token loss, forward and backward: in blocks, adaptive, and with all scores at once.
 
-  python -m tests.benchmarks.loss --json
-  python -m tests.benchmarks.loss --vocab_size=267735 --tokens=512 --dim=256 --json
+  python -m tests.benchmarks.loss
+  python -m tests.benchmarks.loss --vocab_size=267735 --tokens=512 --dim=256
 
 Floors: products over the speed of a matrix product measured in the same run, of tokens x width x
 words three times, four times where the scores are computed twice (blocks and adaptive; adaptive: of
@@ -9,8 +9,6 @@ the head, and of the tails for their own tokens); and the bytes of tables, hidde
 gradients over the measured bandwidth. The larger one binds. `mean` is what training takes: the
 gradients in the forward pass with few words, blocks with many.
 """
-
-import argparse
 
 import jax
 import jax.numpy as jnp
@@ -61,18 +59,9 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  for name, default in (('vocab_size', 32000), ('tokens', 1024), ('dim', 256), ('block', 0),
-                        ('rounds', 7)):
-    parser.add_argument(f'--{name}', type=int, default=default)
+  parser = harness.parser(__doc__, vocab_size=32000, tokens=1024, dim=256, block=0, rounds=7)
   parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
-  parser.add_argument('--json', action='store_true')
-  options = parser.parse_args()
-  result = measure(options)
-  harness.show(result, [
-    f'{name:12s} {1e3 * seconds:9.1f} ms  {result["temporary_mib"][name]:9.1f} MiB temporary'
-    f'  {floors.format_floor(result["floors"][name])}'
-    for name, seconds in result['seconds'].items()], as_json=options.json)
+  harness.show(measure(parser.parse_args()))
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Time and peak memory of the verb `measure` on recorded scores, at the size of the papers.
 
-  python -m tests.benchmarks.measure --json
+  python -m tests.benchmarks.measure
   python -m tests.benchmarks.measure --samples=100 --attributes=country
 
 Writes a JSONL file with `--samples` scored continuations for every prefix of the three built-in
@@ -105,24 +105,11 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--samples', type=int, default=1000)
-  parser.add_argument('--permutations', type=int, default=1000)
+  parser = harness.parser(__doc__, samples=1000, permutations=1000)
   parser.add_argument('--attributes', nargs='+', default=['country', 'occupation', 'name'])
   parser.add_argument('--free', action='store_true', help='independent samples')
   parser.add_argument('--folder', default=os.environ.get('TMPDIR'), help='for the file')
-  parser.add_argument('--json', action='store_true')
-  options = parser.parse_args()
-  result = measure(options)
-  harness.show(result, [
-    f"{result['records']} records, {result['pairs_in_templates']} pairs in templates, "
-    f"{options.permutations} permutations each",
-    f"{result['seconds']:.1f} s ({result['processor_seconds']:.1f} s of processor), "
-    f"peak {result['peak_bytes'] / 2 ** 20:.0f} MiB; parsing alone "
-    f"{result['floor_seconds']:.1f} s",
-    f"SciPy, the pairs alone: {result['scipy_seconds_of_a_pair']:.3f} s each, "
-    f"{result['scipy_seconds_of_a_pair'] * result['pairs_in_templates'] / 60:.0f} minutes"],
-    as_json=options.json)
+  harness.show(measure(parser.parse_args()))
 
 
 if __name__ == '__main__':

@@ -11,7 +11,7 @@ are taken with both. A decoder takes `--segment_len`, `--dtype`, `--remat` and `
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.tpu.programs import compiled_model
+from tests.benchmarks.harness import size
 
 _SIZES = {'dim': 256, 'layers': 6, 'heads': 4, 'segment_len': 128}
 _FIELDS = ('div_val', 'hidden_dropout', 'attention_dropout', 'attention', 'remat')
@@ -50,15 +51,17 @@ DECODERS = {
 """Names of `--decoder`; `tiny` is of the tests."""
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds `--config`, the sizes and the kind of the model."""
+def add_model_flags(parser: argparse.ArgumentParser, work: Mapping[str, int]) -> None:
+  """Adds `--config`, the sizes and the kind of the model, and sizes of the work."""
   parser.add_argument('--config', help='FILE.py[:args] instead of sizes; --config.a.b=VALUE '
                       'overrides a field')
   parser.add_argument('--decoder', choices=DECODERS, help='a published decoder instead')
+  for name, default in work.items():
+    parser.add_argument(f'--{name}', type=size, help=f'default: that of the config, or {default}')
   for name, default in _SIZES.items():
-    parser.add_argument(f'--{name}', type=int, help=f'default: {default}')
+    parser.add_argument(f'--{name}', type=size, help=f'default: {default}')
   parser.add_argument('--memory_len', type=int, help='default: the segment length')
-  parser.add_argument('--vocab_size', type=int,
+  parser.add_argument('--vocab_size', type=size,
                       help='default: that of the config, or of its data, or 8192')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'))
   parser.add_argument('--cutoffs', type=lambda text: tuple(map(int, text.split(','))),
@@ -69,7 +72,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(f'--{name}', type=type(value), help=f'default: {value}')
   parser.add_argument('--unroll', action='store_true', default=None,
                       help='unroll the scan over layers')
-  parser.add_argument('--devices', type=int, help='the first so many; default: all')
+  parser.add_argument('--devices', type=size, help='the first so many; default: all')
 
 
 def parse(
@@ -117,7 +120,7 @@ def model_of(
 
 def devices_of(options: argparse.Namespace) -> list[Any]:
   devices = jax.devices()
-  if options.devices is not None and not 0 < options.devices <= len(devices):
+  if options.devices and options.devices > len(devices):
     raise UserError(f'--devices={options.devices}, but there are {len(devices)}')
   return devices[:options.devices]
 
@@ -146,11 +149,6 @@ def _from_file(spec, overrides, given):
 def _from_flags(given):
   """The model of the sizes."""
   sizes = {**_SIZES, **_EITHER, **given}
-  for name, least in {**dict.fromkeys(_SIZES, 1), 'vocab_size': 8}.items():
-    if sizes[name] < least:
-      raise UserError(f'--{name}={sizes[name]} is too small: at least {least}')
-  if sizes['dim'] % sizes['heads']:
-    raise UserError(f"--heads={sizes['heads']} does not divide --dim={sizes['dim']}")
   fields = {name: sizes[name] for name in (*_FIELDS, 'cutoffs') if name in sizes}
   return ModelConfig(
     vocab_size=sizes['vocab_size'], num_layers=sizes['layers'], model_dim=sizes['dim'],

@@ -1,7 +1,6 @@
 """How often the tests of `measure` reject where no value matters: a table.
 
-  python -m tests.benchmarks.nulls
-  python -m tests.benchmarks.nulls --runs=2000 --json
+  python -m tests.benchmarks.nulls --runs=2000
 
 Every data set has 3 values (two subgroups) in 2 templates, `--samples` a prefix, and no effect. A
 right test rejects 5 % of them. Scores are binary, continuous, tied (six levels) or like those of
@@ -12,7 +11,6 @@ are few and tied reject a little less than 5 %, because equal distances count ag
 `mid` is by the mid-p-value, for which they count by half.
 """
 
-import argparse
 import concurrent.futures
 import multiprocessing
 
@@ -66,13 +64,8 @@ def rejections(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--runs', type=int, default=1000)
-  parser.add_argument('--samples', type=int, default=100)
-  parser.add_argument('--permutations', type=int, default=199)
+  parser = harness.parser(__doc__, runs=1000, samples=100, permutations=199, processes=1)
   parser.add_argument('--kinds', nargs='+', choices=KINDS, default=KINDS)
-  parser.add_argument('--processes', type=int, default=1, help='the numbers do not depend on it')
-  parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
   rows = [{'scores': kind, 'coupled': coupled}
           for coupled in (False, True) for kind in options.kinds]
@@ -90,7 +83,7 @@ def main() -> None:
              for t, (low, high) in row['interval'].items()]
     lines.append(f"| {row['scores']} | {'coupled' if row['coupled'] else 'independent'} | "
                  f"{' | '.join(cells)} |")
-  harness.show(harness.provenance('nulls', options) | {'rows': rows}, lines, as_json=options.json)
+  harness.show(harness.provenance('nulls', options) | {'rows': rows}, lines)
 
 
 if __name__ == '__main__':

@@ -1,14 +1,14 @@
 """fairjax beside PyTorch, in turns: training and evaluation against Transformer-XL, sampling
 against GPT-2 of equal size, and a published decoder on both sides.
 
-  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=train --json
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=train
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=evaluate \
-    --segment_len=64 --memory_len=640 --batch_size=4 --json
-  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6 --json
+    --segment_len=64 --memory_len=640 --batch_size=4
+  python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=generate --layers=6
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 --layers=12 \
-    --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16 --json
+    --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 \
-    --decoder=smollm2-135m --values=10 --samples=100 --new_tokens=25 --json
+    --decoder=smollm2-135m --values=10 --samples=100 --new_tokens=25
 
 VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code;
 for a decoder any release does. Prompts are the same on both sides, and all samples of all values
@@ -19,7 +19,6 @@ same run, and its bytes over the measured bandwidth; the larger one binds. Witho
 sampler alone: `tests.benchmarks.sampler`, also for other devices and larger models.
 """
 
-import argparse
 import dataclasses
 import json
 import subprocess
@@ -169,34 +168,20 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description='fairjax beside PyTorch.')
+  parser = harness.parser(
+    'fairjax beside PyTorch.', dim=256, layers=6, heads=4, segment_len=128, memory_len=128,
+    batch_size=8, vocab_size=8192, rounds=9, samples=1000, new_tokens=50, prefix_len=10, values=1)
   parser.add_argument('--torch_python', required=True, help='Python with torch and transformers')
   parser.add_argument('--work', choices=('train', 'evaluate', 'generate', 'gpt2'), default='train')
-  for name, default in (
-      ('dim', 256), ('layers', 6), ('heads', 4), ('segment_len', 128), ('memory_len', 128),
-      ('batch_size', 8), ('vocab_size', 8192), ('rounds', 9), ('samples', 1000),
-      ('new_tokens', 50), ('prefix_len', 10), ('values', 1), ('warm', 2)):
-    parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--warm', type=int, default=2, help='rounds that are not counted')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
                       help='of both sides, for --work=gpt2')
   parser.add_argument('--decoder', choices=DECODERS, help='of both sides, for --work=gpt2: '
                       'a published decoder instead of GPT-2')
-  parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
-  parser.add_argument('--json', action='store_true')
   options = parser.parse_args()
-  if options.dtype != 'float32' and options.work != 'gpt2':
-    parser.error('--dtype is for --work=gpt2')
-  if options.decoder and options.work != 'gpt2':
-    parser.error('--decoder is for --work=gpt2')
-  if options.cpu_devices > 1:
-    jax.config.update('jax_num_cpu_devices', options.cpu_devices)
-  result = measure(options)
-  harness.show(result, [
-    f'{name:8s} {1e3 * seconds:9.1f} ms  {result["tokens_per_s"][name]:10,.0f} tokens/s'
-    for name, seconds in result['seconds'].items()] + [
-    f'fairjax / torch time {result["time_over_torch"]:.3f}; '
-    + floors.format_floor(result['floor'])],
-    as_json=options.json)
+  if options.work != 'gpt2' and (options.decoder or options.dtype != 'float32'):
+    parser.error('--dtype and --decoder are for --work=gpt2')
+  harness.show(measure(options))
 
 
 if __name__ == '__main__':

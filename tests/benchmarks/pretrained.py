@@ -1,6 +1,6 @@
 """BERT-base scoring short texts, fairjax beside PyTorch: texts a second on the same weights.
 
-  python -m tests.benchmarks.pretrained --torch_python=VENV/bin/python --json
+  python -m tests.benchmarks.pretrained --torch_python=VENV/bin/python
 
 Without `--torch_python` fairjax runs alone. VENV holds `torch` and `transformers==4.33.*`. Both
 sides get the token ids of the same texts, of lengths as of continuations with up to 50 tokens.
@@ -9,7 +9,6 @@ fastest of a few batch sizes, tried beforehand. The checkpoint is randomly initi
 by both from one directory.
 """
 
-import argparse
 import json
 import pathlib
 import tempfile
@@ -87,25 +86,13 @@ def measure(options) -> dict:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = harness.parser(__doc__, texts=256, dim=768, layers=12, heads=12, vocab_size=30522,
+                          longest=64, rounds=5)
   parser.add_argument('--torch_python', help='Python with torch and transformers')
-  for name, default in (('texts', 256), ('dim', 768), ('layers', 12), ('heads', 12),
-                        ('vocab_size', 30522), ('longest', 64), ('rounds', 5)):
-    parser.add_argument(f'--{name}', type=int, default=default)
-  parser.add_argument('--batch_tokens', type=int, help='default: that of BatchRunner')
+  parser.add_argument('--batch_tokens', type=harness.size, help='default: that of BatchRunner')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
                       help='of both sides')
-  parser.add_argument('--cpu_devices', type=int, default=1, help='devices that the CPU is cut into')
-  parser.add_argument('--json', action='store_true')
-  options = parser.parse_args()
-  jax.config.update('jax_num_cpu_devices', options.cpu_devices)
-  result = measure(options)
-  harness.show(result, [
-    f'{side:8s} {s:7.2f} s  {result["texts_per_s"][side]:8.1f} texts/s'
-    for side, s in result['seconds'].items()] + (['torch / fairjax time '
-    f'{result["torch_over_fairjax"]:.2f}; largest difference of logits '
-    f'{result["largest_difference_of_logits"]:.1e}'] if options.torch_python else []) + [
-    f'floor {result["floor_seconds"]:.2f} s; {jax.device_count()} device(s)'], as_json=options.json)
+  harness.show(measure(parser.parse_args()))
 
 
 if __name__ == '__main__':

@@ -1,10 +1,9 @@
 """The sampler alone: tokens/s, how long the papers' 730,000 continuations would take, and floors.
 
-  python -m tests.benchmarks.sampler --json
-  python -m tests.benchmarks.sampler --config=configs/wikitext103.py --json
-  python -m tests.benchmarks.sampler --decoder=smollm2-135m --values=10 --samples=100 --json
-  python -m tests.benchmarks.sampler --layers=2 --dim=64 --vocab_size=500 --samples=50 \
-    --cpu_devices=2 --json
+  python -m tests.benchmarks.sampler
+  python -m tests.benchmarks.sampler --config=configs/wikitext103.py
+  python -m tests.benchmarks.sampler --decoder=smollm2-135m --values=10 --samples=100
+  JAX_NUM_CPU_DEVICES=2 python -m tests.benchmarks.sampler --layers=2 --dim=64 --samples=50
 
 Random parameters, random prefixes of one template with `--values` values, `--samples` continuations
 of each; a text's end is never drawn, so each has `--new_tokens` tokens. One run is all batches of
@@ -79,12 +78,8 @@ def sizes_of(options: argparse.Namespace, config: Config) -> dict[str, int]:
       'values': max(collections.Counter(p.template for p in prefixes).values()),
       'samples': config.sample.samples, 'new_tokens': config.sample.max_new_tokens,
       'batch_size': config.sample.batch_size}
-  sizes |= {name: value for name in (*_DEFAULTS, 'prefix_len')
-            if (value := getattr(options, name)) is not None}
-  for name, value in sizes.items():
-    if value < (name != 'batch_size'):
-      raise UserError(f'--{name}={value} is too small: at least {int(name != "batch_size")}')
-  return sizes
+  return sizes | {name: value for name in (*_DEFAULTS, 'prefix_len')
+                  if (value := getattr(options, name)) is not None}
 
 
 def measure(options: argparse.Namespace, config: Config) -> dict:
@@ -126,49 +121,20 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
 
 
 def make_parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  model_flags.add_model_flags(parser)
-  for name, default in _DEFAULTS.items():
-    parser.add_argument(f'--{name}', type=int, help=f'default: that of the config, or {default}')
-  parser.add_argument('--prefix_len', type=int, default=10, help='tokens of a prefix')
+  parser = harness.parser(__doc__, prefix_len=10, rounds=3)
+  model_flags.add_model_flags(parser, _DEFAULTS)
   parser.add_argument('--uncoupled', action='store_true', help='a noise of its own for each value')
   parser.add_argument('--decoding', help='a method at decoding time, e.g. average:0.5')
-  parser.add_argument('--rounds', type=int, default=3)
-  parser.add_argument('--cpu_devices', type=int, help='devices that the CPU is cut into')
-  parser.add_argument('--json', action='store_true')
   return parser
 
 
 def main() -> None:
   parser = make_parser()
   options, config = model_flags.parse(parser)
-  if options.cpu_devices:
-    jax.config.update('jax_num_cpu_devices', options.cpu_devices)
   try:
-    result = measure(options, config)
+    harness.show(measure(options, config))
   except UserError as e:
     parser.error(str(e))
-  harness.show(result, lines(result), as_json=options.json)
-
-
-def lines(result: dict) -> list[str]:
-  sizes = result['sizes']
-  peak = result['share_of_peak']
-  return [
-    f"{result['parameters'] / 1e6:,.1f} M parameters, {result['devices']} x "
-    f"{result['device_kind']}: {sizes['values']} values x {sizes['samples']} samples x "
-    f"{sizes['new_tokens']} tokens, {'coupled' if result['coupled'] else 'uncoupled'}",
-    f"{result['seconds']:.2f} s (spread {100 * result['spread']:.0f} %), "
-    f"{result['tokens_per_s']:,.0f} tokens/s, {result['continuations_per_s']:,.1f} "
-    'continuations/s',
-    f"{floors.format_floor(result['floor'])}: "
-    f"{100 * result['share_of_floor']:.0f} % of it reached; "
-    f"{100 * result['share_of_matmul_speed']:.0f} % of the measured product, "
-    f"{100 * result['share_of_bandwidth']:.0f} % of the measured bandwidth"
-    + ('' if peak is None else f", {100 * peak:.1f} % of the data sheet's peak"),
-    f"{CONTINUATIONS:,} continuations: {result['seconds_of_730000'] / 60:,.1f} minutes at this "
-    f"rate (floor {result['floor_seconds_of_730000'] / 60:,.1f})",
-    f"one device: {harness.format_memory(result['memory_mib'])}"]
 
 
 if __name__ == '__main__':

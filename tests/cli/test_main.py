@@ -45,13 +45,14 @@ def test_a_broken_pipe_that_is_not_ours_is_a_fault(monkeypatch):
     cli.main(['doctor'])
 
 
-def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path):
-  def show(text, is_error):
-    raise BrokenPipeError(32, 'Broken pipe')
+def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path, monkeypatch):
+  class Gone:
+    def write(self, text):
+      raise BrokenPipeError(32, 'Broken pipe')
 
-  executor = Executor(tmp_path, log=print, show=show)
+  monkeypatch.setattr(sys, 'stdout', Gone())
   with pytest.raises(BrokenPipeError):
-    executor.run(Run(('yes',), 'write for ever'))
+    Executor(tmp_path, log=print).run(Run(('yes',), 'write for ever'))
 
 
 def test_both_spellings_reach_the_verb():

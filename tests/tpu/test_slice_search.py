@@ -54,6 +54,12 @@ def test_a_batch_that_the_slice_does_not_divide_leaves_other_programs(monkeypatc
   assert str(e.value).endswith('or choose what to compile with --program')
 
 
+def test_slices_that_cannot_be_joined_are_refused_before_anything_is_compiled(repository, capsys):
+  assert cli.main(['tpu', 'compile', '--topology=v3:2x2', '--config.mesh.slices=2',
+                   f'--config={repository}/configs/quickstart.py']) == 2
+  assert 'mesh.slices=2: v3 slices cannot be joined' in capsys.readouterr().err
+
+
 # What fits.
 
 def fake_compiler(activations, *, state=0, gathered=0):

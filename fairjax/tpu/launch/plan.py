@@ -201,9 +201,8 @@ def _on_all(spec: LaunchSpec) -> list[str]:
 
 def _ssh(spec: LaunchSpec, command: str, why: str, *, tries: int = _TRIES) -> Run:
   """Runs a line in the shell of every worker of every slice."""
-  everywhere = _on_all(spec)
-  return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *everywhere[:2], f'--command={command}',
-              *everywhere[2:], '--quiet'), why, tries=tries)
+  return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *_on_all(spec), f'--command={command}',
+              '--quiet'), why, tries=tries)
 
 
 # Sweeps: the points of a config's `sweep(add)` become commands.

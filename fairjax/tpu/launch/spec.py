@@ -120,8 +120,8 @@ def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
       faults.append(f"--secret={name}{'=...' if has_value else ''} must be the name of a variable")
   if spec.slices < 1:
     faults.append('--slices must be at least 1')
-  if spec.slices > 1 and spec.slice.chip.name in ('v2', 'v3'):
-    faults.append(f'{spec.slice.chip.name} slices cannot be joined (multislice): v4 and later can')
+  elif why := spec.slice.not_joined(spec.slices):
+    faults.append(why)
   if spec.spot and spec.reserved:
     faults.append('--spot and --reserved exclude each other')
   if spec.internal_ip and spec.iap:

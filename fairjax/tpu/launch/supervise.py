@@ -7,7 +7,6 @@ line continues.
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
 from fairjax.errors import UserError
@@ -88,14 +87,10 @@ def backoff_seconds(attempt: int, *, first: float = 2) -> float:
 class Executor:
   """Runs steps in the repository; values of secrets are never printed, logged or arguments."""
 
-  def __init__(self, root: str | os.PathLike, *, secrets: Mapping[str, str] | None = None,
-               log: Callable[[str], None], sleep: Callable[[float], None] = time.sleep,
-               show: Callable[[str, bool], None] | None = None):
-    self.root = pathlib.Path(root)
-    self._secrets = sorted((v for v in (secrets or {}).values() if v), key=len, reverse=True)
-    self._log, self.sleep = log, sleep
-    self._show = show or (lambda text, is_error: print(
-      text, end='', file=sys.stderr if is_error else sys.stdout, flush=True))
+  def __init__(self, root: pathlib.Path, *, secrets: Sequence[str] = (),
+               log: Callable[[str], None]):
+    self.root, self._log = root, log
+    self._secrets = sorted(secrets, key=len, reverse=True)
 
   def log(self, line: str) -> None:
     """Logs a line of progress, without secrets."""
@@ -130,7 +125,7 @@ class Executor:
       pause = backoff_seconds(attempt)
       self.log(f'{step.why}: code {result.code}; try {attempt + 2} of {step.tries} '
                f'in {pause:g} s')
-      self.sleep(pause)
+      time.sleep(pause)
     raise StepFailed(step, result, shown=not quiet)
 
   def _once(self, argv: Sequence[str], *, quiet: bool) -> Result:
@@ -151,7 +146,7 @@ class Executor:
           for line in map(self._redact, stream):
             kept[is_error].append(line)
             if not quiet:
-              self._show(line, is_error)
+              print(line, end='', file=sys.stderr if is_error else sys.stdout, flush=True)
       except BrokenPipeError as e:
         closed.append(e)
 
@@ -175,7 +170,8 @@ class Executor:
 
 # Answers of gcloud: the state of a slice, limits of the project, what an account lacks.
 
-READY, WAITING, DEAD, ABSENT, UNKNOWN = 'ready', 'waiting', 'dead', 'absent', 'unknown'
+READY, WAITING, DEAD, GOING, ABSENT = 'ready', 'waiting', 'dead', 'going', 'absent'
+UNKNOWN = 'unknown'  # a state that fairjax does not know, and waits for
 
 # A "quota project" is something else: the project that calls are counted for.
 _QUOTA = re.compile(r'quota(?! project)', re.I)
@@ -204,8 +200,7 @@ _DENIED = [(re.compile(pattern, re.I), remedy) for pattern, remedy in (
 class State(NamedTuple):
   """State of a slice."""
 
-  # 'unknown' is a state that fairjax does not know, and waits for; '' is an answer without a state.
-  kind: str
+  kind: str  # one of the above; '' is an answer without a state
   words: str  # of the cloud: the state and its reason, or the whole answer of a dead slice
   quota: bool = False  # it died of a limit of the project, so that another request would, too
   slices: str = ''  # number and type: '2 x v6e-8'; '' where the answer does not hold them
@@ -223,31 +218,28 @@ def denied(errors: str) -> str:
   return next((remedy for pattern, remedy in _DENIED if pattern.search(errors)), '')
 
 
-_WAITING = {'CREATING', 'ACCEPTED', 'PROVISIONING', 'WAITING_FOR_RESOURCES'}
-_DEAD = {'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING', 'PREEMPTED', 'TERMINATED'}
+_STATES = {
+  READY: ('ACTIVE',), WAITING: ('CREATING', 'ACCEPTED', 'PROVISIONING', 'WAITING_FOR_RESOURCES'),
+  DEAD: ('FAILED', 'SUSPENDING', 'SUSPENDED', 'PREEMPTED', 'TERMINATED'), GOING: ('DELETING',)}
 
 
 def read_state(output: str) -> State:
   """The state in the answer to `describe`."""
   try:
     answer = json.loads(output)
-  except ValueError:
-    answer = None
-  found = answer.get('state') if isinstance(answer, dict) else None
-  name = found.get('state') if isinstance(found, dict) else found
-  if not isinstance(name, str) or not name:
+    name = answer['state']['state']
+  except (ValueError, KeyError, TypeError):
     return State('', f'gcloud gave no state: {output.strip() or "nothing"}')
-  reason = found
-  for field in ('failedData', 'error', 'message'):
-    reason = reason.get(field) if isinstance(reason, dict) else None
-  words = f'{name}: {reason}' if reason else name
-  if name == 'ACTIVE' or name in _WAITING:
-    return State(READY if name == 'ACTIVE' else WAITING, words, slices=_slices(answer))
-  if name not in _DEAD:
-    return State(UNKNOWN, f'{words} (fairjax does not know this state, and waits)')
-  if not reason:
-    return State(DEAD, f'{name}: {output.strip()}')
-  return State(DEAD, words, is_limit(words))
+  kind = next((kind for kind, names in _STATES.items() if name in names), UNKNOWN)
+  if kind == UNKNOWN:
+    return State(kind, f'{name} (fairjax does not know this state, and waits)')
+  if kind != DEAD:
+    return State(kind, name, slices='' if kind == GOING else _slices(answer))
+  try:
+    reason = answer['state']['failedData']['error']['message']
+  except (KeyError, TypeError):
+    return State(kind, f'{name}: {output.strip()}')
+  return State(kind, f'{name}: {reason}', is_limit(reason))
 
 
 def _slices(answer: Any) -> str:
@@ -283,13 +275,13 @@ _LEFT = {
   READY: 'still there, and costing money',
   WAITING: 'still there, and costing money as soon as it is granted',
   DEAD: 'still there, dead, and using up quota',
+  GOING: 'being deleted, and costing money until it is gone',
   UNKNOWN: 'still there, and perhaps costing money',
   '': 'perhaps still there, and costing money (the question failed)'}
 
 
 def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow: bool = False,
-           detach: bool = False, delete_after: bool = False,
-           clock: Callable[[], float] = time.monotonic) -> int:
+           detach: bool = False, delete_after: bool = False) -> int:
   """Does one verb and returns its exit code; the specs of a sweep share a slice, one by one."""
   spec = specs[0]
   if verb not in ('up', 'run'):
@@ -303,7 +295,7 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
       return _failed(e, executor)
   for step in (step for one in specs for step in plan(verb, one)):
     executor.check(step.argv)  # here, where nothing costs yet
-  watched = WatchedSlice(spec, executor, clock=clock)
+  watched = WatchedSlice(spec, executor)
   try:
     code = watched.ready() if verb == 'up' else watched.work(specs, detach=detach)
   except StepFailed as e:
@@ -343,8 +335,8 @@ def _failed(error: StepFailed, executor: Executor) -> int:
 class WatchedSlice:
   """One slice while it is watched."""
 
-  def __init__(self, spec: LaunchSpec, executor: Executor, *, clock: Callable[[], float]):
-    self._spec, self._executor, self._clock = spec, executor, clock
+  def __init__(self, spec: LaunchSpec, executor: Executor):
+    self._spec, self._executor = spec, executor
     self._recreated = 0
     self._asked = False  # whether something may be in the cloud
     self._made = False  # the slice, in this process
@@ -363,7 +355,7 @@ class WatchedSlice:
 
   def ready(self) -> int:
     """Requests the slice unless it is there, waits, replaces a dead one; returns the exit code."""
-    begun, logged = self._clock(), ''
+    begun, logged = time.monotonic(), ''
     while True:
       state = self.state()
       if state.words != logged and state.kind != ABSENT:
@@ -380,18 +372,18 @@ class WatchedSlice:
         self._asked = True  # from here on: a create that fails may have created something
         self._executor.run(create(self._spec))
         self._made = True
-        begun = self._clock()
+        begun = time.monotonic()
       elif state.kind == DEAD:
         if state.quota:
           self._executor.log('a limit of the project is reached; asking again cannot help')
           return USER_ERROR
         if not self._replace():
           return PREEMPTED
-      elif self._clock() - begun > _seconds(self._spec.valid_until):
+      elif time.monotonic() - begun > _seconds(self._spec.valid_until):
         self._executor.log(f'not granted within {self._spec.valid_until}; the same line continues')
         return PREEMPTED
       else:
-        self._executor.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
   def announce(self) -> None:
     """Logs what is left in the cloud, its cost and the command that deletes it."""
@@ -420,7 +412,7 @@ class WatchedSlice:
     self._executor.log(f'deleting it and asking again, {self._recreated} of '
                        f'{self._spec.recreate}, after {pause:g} s')
     self._executor.run(delete(self._spec))
-    self._executor.sleep(pause)
+    time.sleep(pause)
     return True
 
   def work(self, specs: Sequence[LaunchSpec], *, detach: bool) -> int:
@@ -474,12 +466,12 @@ class WatchedSlice:
   def _follow(self, spec: LaunchSpec) -> int | None:
     failures = 0
     while failures < _FAILURES:
-      begun = self._clock()
+      begun = time.monotonic()
       try:
         self._executor.run(logs(spec, follow=True))
       except StepFailed as e:
         self._executor.log(f'the log broke off (code {e.result.code})')
-      failures = 1 if self._clock() - begun > _STEADY_SECONDS else failures + 1
+      failures = 1 if time.monotonic() - begun > _STEADY_SECONDS else failures + 1
       found = self._workers(spec, tries=3)
       if found and all(state == 'exited' for state, _ in found.values()):
         self.may_run = False
@@ -492,7 +484,7 @@ class WatchedSlice:
       if any(state == 'absent' for state, _ in found.values()):
         self._executor.log('a worker was started anew: starting the command there')
         self._executor.run(start(spec))
-      self._executor.sleep(backoff_seconds(failures))
+      time.sleep(backoff_seconds(failures))
     self._executor.log('the workers cannot be followed; the command may still run: '
                        'fairjax tpu status')
     return PREEMPTED
