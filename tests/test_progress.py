@@ -90,12 +90,6 @@ def test_in_a_log_there_are_plain_lines(tmp_path):
   assert lines[-2].startswith('[train] rows: 40 of 40 rows, ') and 'ETA' not in lines[-2]
 
 
-def test_a_terminal_beside_a_log_gets_the_bar_only():
-  out, seen = run_on_terminal(['-c', WORK], stdout_too=False)
-  assert out.splitlines() == ['a line between', 'the end']
-  assert screen(seen) == [] and '40/40' in seen
-
-
 def records(path):
   rows = [{'attribute': 'country', 'value': v.text, 'template': 0, 'sample': s,
            'prefix': COUNTRY.prefix(0, i), 'continuation': f' good {s} .'}

@@ -76,11 +76,10 @@ def test_ids_outside_the_vocabulary_have_no_text(pieces, words, ids):
     assert vocabulary.decode([vocabulary.size - 1]) and vocabulary.decode([]) == ''
 
 
-@pytest.mark.parametrize('word', ['', 'two words', 'nbsp\xa0'])
-def test_a_list_with_what_is_no_word_is_refused(word):
-  content = '\n'.join(['<pad>', '<eos>', '<unk>', 'a', word, 'b', ''])
-  with pytest.raises(UserError, match=r'words\.txt:5: .* is not one word'):
-    WordVocabulary(content.encode())
+def test_a_list_with_what_is_no_word_is_refused():
+  for word in ('', 'two words', 'nbsp\xa0'):
+    with pytest.raises(UserError, match=r'words\.txt:5: .* is not one word'):
+      WordVocabulary(f'<pad>\n<eos>\n<unk>\na\n{word}\nb\n'.encode())
 
 
 def test_surfaces_join_to_the_text(pieces, words):
@@ -154,17 +153,13 @@ def test_scores_add_up_without_rounding(near_ties, pieces, tmp_path):
   assert (tmp_path / other.filename).read_bytes() == content
 
 
-@pytest.mark.parametrize(('after', 'text'), [
-  ('the river', ' of Iran'), ('the (', 'Iran'), ('', 'Iran'), ('x', '.'), ('the\n', 'river'),
-  ('a', '')])
-def test_continuation_follows(pieces, after, text):
-  ids = pieces.encode_as_continuation(text, after)
-  assert pieces.decode(pieces.encode(after) + ids) == after + text
-  if text.startswith(' '):  # a border that no piece can span
-    assert pieces.encode(after + text) == pieces.encode(after) + ids
-
-
-def test_continuation_behind_a_space(pieces, words):
+def test_a_continuation_follows(pieces, words):
+  for after, text in (('the river', ' of Iran'), ('the (', 'Iran'), ('', 'Iran'), ('x', '.'),
+                      ('the\n', 'river'), ('a', '')):
+    ids = pieces.encode_as_continuation(text, after)
+    assert pieces.decode(pieces.encode(after) + ids) == after + text
+    if text.startswith(' '):  # a border that no piece can span
+      assert pieces.encode(after + text) == pieces.encode(after) + ids
   assert pieces.encode_as_continuation('river', 'the ') == pieces.encode('river')
   assert pieces.encode_as_continuation('river', 'the(') != pieces.encode('river')
   assert words.encode_as_continuation('river', 'the') == words.encode('river')

@@ -1,11 +1,23 @@
-"""Files of the splits of a corpus."""
+"""Corpora of lines that tests write, and prepare."""
+
+from fairjax.config import Config, DataConfig
+from fairjax.counterfactual import load_attribute
+from fairjax.data.prepare import prepare_data
+
+COUNTRY = load_attribute('country')
 
 
-def write_splits(folder, texts):
-  """Writes documents by split, one a line; the fields of a `DataConfig` that name the files."""
-  paths = {}
+def line_data(folder, texts, **fields):
+  """Writes documents by split, one a line; their data configuration, with other fields."""
   for split, documents in texts.items():
     path = folder / f'{split}.txt'
     path.write_text('\n'.join(documents) + '\n', encoding='utf-8')
-    paths[split] = (str(path),)
-  return paths
+    fields = {split: (str(path),)} | fields
+  return DataConfig(**{'source': 'lines', 'reader': 'numpy'} | fields)
+
+
+def prepare(data, directory, *, attribute=COUNTRY, **options):
+  """The prepared data, and the lines of the log."""
+  lines = []
+  return prepare_data(
+    Config(data=data), directory, attribute=attribute, log=lines.append, **options), lines

@@ -10,19 +10,18 @@ import pathlib
 import tracemalloc
 
 import pytest
-from split_files import write_splits
+from split_files import COUNTRY, line_data, prepare
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.config_checks import validate
-from fairjax.counterfactual import TextMatcher, load_attribute
+from fairjax.counterfactual import TextMatcher
 from fairjax.data.corpus import SPLITS, Corpus, make_holdout
 from fairjax.data.documents import read_documents
-from fairjax.data.prepare import open_prepared, prepare_data
+from fairjax.data.prepare import open_prepared
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
 
-COUNTRY = load_attribute('country')
 TEXTS = {
   'train': ['She came from Iran. It rained. Her dog ran.', 'In Chile it rained.',
             'The king of Italy saw him.'],
@@ -31,8 +30,7 @@ TEXTS = {
 
 @pytest.fixture
 def data(tmp_path):
-  return DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy',
-                    **write_splits(tmp_path, TEXTS))
+  return line_data(tmp_path, TEXTS, vocabulary='word', vocab_size=100)
 
 
 def test_documents_of_a_corpus(data, tmp_path):
@@ -63,18 +61,15 @@ def test_names_of_a_corpus(data, tmp_path):
 
 def test_pairs_that_are_read_the_other_way_are_counted(data, tmp_path):
   (tmp_path / 'pairs').write_text('she he\nher him\nking queen\n')
-  lines, fields = [], {'cda': 'two', 'cda_pairs': (str(tmp_path / 'pairs'),)}
-  prepare_data(Config(data=dataclasses.replace(data, **fields)), tmp_path / 'data',
-               attribute=COUNTRY, log=lines.append)
+  pairs = (str(tmp_path / 'pairs'),)
+  _, lines = prepare(dataclasses.replace(data, cda='two', cda_pairs=pairs), tmp_path / 'data')
   assert any('2 cda pairs female first' in line for line in lines)
 
 
 def test_prepared_data_are_others_and_say_so(data, tmp_path):
-  lines, found = [], {}
+  found = {}
   for sided in ('', 'one', 'two'):
-    config = Config(data=dataclasses.replace(data, cda=sided))
-    found[sided] = prepare_data(config, tmp_path / f'data{sided}', attribute=COUNTRY,
-                                log=lines.append)
+    found[sided], lines = prepare(dataclasses.replace(data, cda=sided), tmp_path / f'data{sided}')
   assert len({p.fingerprint for p in found.values()}) == 3
   assert [found[s].store('train').documents for s in ('', 'one', 'two')] == [3, 2, 5]
   assert dict(found['two'].store('train').normalised)['cda_swaps'] == 4
@@ -88,9 +83,8 @@ def test_prepared_data_are_others_and_say_so(data, tmp_path):
   assert list(opened.documents('train_sensitive')) == [
     t for t in opened.documents('train') if TextMatcher(COUNTRY).find(t)]
   for change in ({'cda': ''}, {'cda_unit': 'document'}):
-    config = Config(data=dataclasses.replace(data, **{'cda': 'two'} | change))
     with pytest.raises(UserError, match='made from other data .*cda'):
-      prepare_data(config, tmp_path / 'datatwo', attribute=COUNTRY, log=lines.append)
+      prepare(dataclasses.replace(data, **{'cda': 'two'} | change), tmp_path / 'datatwo')
 
 
 def test_the_fingerprint_of_a_stage_knows_cda():
@@ -109,8 +103,7 @@ def test_the_task_of_a_corpus_reads_what_is_prepared(data, tmp_path):
   import seqio
 
   from fairjax.data.seqio_tasks import register_corpus_task, tokenized_documents
-  prepared = prepare_data(Config(data=dataclasses.replace(data, cda='two')), tmp_path / 'data',
-                          attribute=COUNTRY, log=lambda line: None)
+  prepared, _ = prepare(dataclasses.replace(data, cda='two'), tmp_path / 'data')
   task = register_corpus_task(prepared.corpus, prepared.vocabulary)
   try:
     assert seqio.get_mixture_or_task('fairjax_lines') is task
@@ -289,8 +282,7 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
     vocabulary='word', vocab_size=100, reader='numpy')
   validate(Config(data=data, measure=dataclasses.replace(Config().measure, scorers=('vader',)),
                   sentiment=dataclasses.replace(Config().sentiment, scorer='vader')))
-  prepared = prepare_data(Config(data=data), tmp_path / 'out', attribute=COUNTRY,
-                          log=lambda line: None)
+  prepared, _ = prepare(data, tmp_path / 'out')
   everything = [*STORIES, *STORIES]
   assert list(prepared.documents('train')) == everything[:7]
   assert list(prepared.documents('valid')) == everything[7:9]
@@ -302,8 +294,7 @@ def test_a_crawl_is_prepared_with_its_holdout(tmp_path, crawl):
   assert manifest['inputs']['holdout'] == [2, 3] and list(manifest['inputs']['files']) == ['train']
   assert Corpus(data, COUNTRY, tmp_path / 'out').size('train') == 7
   with pytest.raises(UserError, match=r'made from other data \(holdout'):
-    prepare_data(Config(data=dataclasses.replace(data, holdout=(3, 3))), tmp_path / 'out',
-                 attribute=COUNTRY, log=lambda line: None)
+    prepare(dataclasses.replace(data, holdout=(3, 3)), tmp_path / 'out')
 
 
 @pytest.mark.parametrize('changes, message', [

@@ -1,30 +1,26 @@
 """`fairjax step check-data`: every damage is found, all of it at once, and nothing is changed."""
 
 import collections
-import dataclasses
 import gzip
 import json
 import shutil
 
 import pytest
+from split_files import prepare
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
-from fairjax.counterfactual import load_attribute
 from fairjax.data.data_check import check_prepared, check_sources
 from fairjax.data.documents import read_documents
-from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
 
-COUNTRY = load_attribute('country')
 GOOD = b'Iran won .\nShe sang .\nIn Chile , then .\n'
 
 
-def config(folder, **changes):
-  data = DataConfig(
+def data_of(folder, **changes):
+  return DataConfig(
     source='lines', vocabulary='word', vocab_size=100, reader='numpy',
-    **{s: (str(folder / f'{s}.txt'),) for s in ('train', 'valid', 'test')})
-  return Config(data=dataclasses.replace(data, **changes))
+    **{s: (str(folder / f'{s}.txt'),) for s in ('train', 'valid', 'test')}, **changes)
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def folder(tmp_path):
 
 
 def sources(folder, **changes):
-  return check_sources(config(folder, **changes))
+  return check_sources(Config(data=data_of(folder, **changes)))
 
 
 def test_every_irregularity_is_counted_and_every_broken_line_named(folder):
@@ -98,8 +94,7 @@ def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
 
 @pytest.fixture
 def prepared(folder):
-  return prepare_data(config(folder), folder / 'run' / 'data', attribute=COUNTRY,
-                      log=lambda line: None)
+  return prepare(data_of(folder), folder / 'run' / 'data')[0]
 
 
 def test_every_file_of_prepared_data_is_checked(prepared):

@@ -2,38 +2,28 @@
 
 import dataclasses
 import shutil
-import subprocess
-import sys
+import tracemalloc
 
 import pytest
-from split_files import write_splits
+from split_files import COUNTRY, line_data, prepare
 
-from fairjax.config import Config, DataConfig
+from fairjax.config import DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
+from fairjax.data import token_store
 from fairjax.data.corpus import SPLITS
-from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
-from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
+from fairjax.vocabulary import build_word_vocabulary
 
-COUNTRY = load_attribute('country')
 PLANTED = DataConfig(planted_documents=300, planted_heldout_documents=40, vocab_size=700,
                      reader='numpy')
 
 
-def prepare(data, directory, *, attribute=COUNTRY, **kwargs):
-  lines = []
-  prepared = prepare_data(
-    Config(data=data), directory, attribute=attribute, log=lines.append, **kwargs)
-  return prepared, lines
-
-
-def files(tmp_path, texts=None, layout='lines', **kwargs):
+def files(tmp_path, texts=None, **fields):
   """A data config over files that are written here."""
   texts = texts or {
     'train': [f'I am from {c} , she said .' for c in ('Iran', 'Chile', 'Italy')] * 4 + ['None .'],
     'valid': ['Iran won .', 'He sang .'], 'test': ['She sang .']}
-  fields = {'reader': 'numpy', 'vocab_size': 100} | write_splits(tmp_path, texts) | kwargs
-  return DataConfig(source=layout, vocabulary='word', **fields)
+  return line_data(tmp_path, texts, **{'vocabulary': 'word', 'vocab_size': 100} | fields)
 
 
 def content(directory):
@@ -255,77 +245,16 @@ def test_repeated_documents_are_kept_counted_and_said(tmp_path):
           'are kept') in lines
 
 
-TEXTS = ['The week was fine.', ' two  spaces ', 'Überraschung: 東京 — «ça va»', 'tab\tand\nline',
-         'no\u00a0break\u2003em', '', 'emoji 🙂 and rare ꙮ', '<eos> <pad> word', '1,000.5%']
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize('kind', ['sentencepiece', 'word'])
-def test_seqio_vocabularies_have_the_same_ids(tmp_path, kind):
-  import seqio
-  import tensorflow as tf
-
-  from fairjax.data.seqio_tasks import SeqioVocabulary
-
-  make = train_sentencepiece if kind == 'sentencepiece' else build_word_vocabulary
-  own = make([t for t in TEXTS if t] * 3, size=330, directory=tmp_path)
-  other = SeqioVocabulary(own)
-  assert isinstance(other, seqio.Vocabulary)
-  assert (other.vocab_size, other.pad_id, other.eos_id, other.unk_id) == (own.size, 0, 1, 2)
-  for text in TEXTS:
-    ids = own.encode(text)
-    assert list(other.encode(text)) == ids
-    line = ids[:[*ids, 1].index(1)]  # seqio ends a text at eos, which ends lines of words
-    assert other.decode(ids) == own.decode(line)
-    if ids:
-      assert other.decode_tf(tf.constant(ids)).numpy().decode() == own.decode(line)
-  rows = tf.constant([[5, 6, 1, 7], [5, 1, 0, 0]])
-  assert other.decode_tf(rows).numpy().tolist() == [
-    own.decode(r).encode() for r in ([5, 6], [5])]
-  assert SeqioVocabulary(own) == other
-
-
-CODE = '''
-import pathlib, sys
-from fairjax.config import Config, DataConfig
-from fairjax.counterfactual import load_attribute
-from fairjax.data import token_store
-from fairjax.data.prepare import prepare_data
-# What is held at a time, as small beside these texts as it is beside a corpus.
-token_store.CHUNK_BYTES, token_store.CHUNK_DOCUMENTS = 1 << 18, 1 << 11
-token_store._MATCH_BLOCK = 1 << 16
-files = {split: (f'{sys.argv[1]}/{split}.txt',) for split in ('train', 'valid', 'test')}
-data = DataConfig(source='lines', vocabulary='word', vocab_size=100, reader='numpy', **files)
-prepared = prepare_data(Config(data=data), pathlib.Path(sys.argv[1], 'data'),
-                        attribute=load_attribute('country'), log=lambda line: None)
-with open('/proc/self/status') as file:  # of this program alone; ru_maxrss begins with the parent's
-  peak = next(line for line in file if line.startswith('VmHWM'))
-print(prepared.store('train').documents, 1024 * int(peak.split()[1]))
-'''
-
-
-def peak(folder, repository, documents, words):
-  """Bytes of the largest resident memory, and bytes of the training text."""
-  folder.mkdir()
-  line = ' '.join(['internationalisation'] * words) + '\n'
-  with open(folder / 'train.txt', 'w', encoding='utf-8') as file:
-    file.write('From Iran .\n')
-    file.writelines(line for _ in range(documents - 1))
-  for split in ('valid', 'test'):
-    (folder / f'{split}.txt').write_text('From Chile .\n', encoding='utf-8')
-  done = subprocess.run([sys.executable, '-c', CODE, str(folder)], cwd=repository, text=True,
-                        capture_output=True, timeout=300)
-  assert done.returncode == 0, done.stderr[-2000:]
-  number, found = map(int, done.stdout.split())
-  assert number == documents
-  return found, (folder / 'train.txt').stat().st_size
-
-
-@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='reads /proc')
-def test_thirty_times_the_text_takes_no_more_memory(tmp_path, repository):
-  small, text = peak(tmp_path / 'small', repository, 50, 800)
-  large, more_text = peak(tmp_path / 'large', repository, 1500, 800)
-  print(f'{text:,} bytes: {small:,}; {more_text:,} bytes: {large:,}')
-  assert more_text - text > 24_000_000
-  # The rest are tokens of a mapped file (2 bytes each, read once) and the table of documents.
-  assert large - small < 0.3 * (more_text - text)
+def test_thirty_times_the_text_takes_no_more_memory(tmp_path, monkeypatch):
+  # What is held at a time, as small beside these texts as it is beside a corpus.
+  monkeypatch.setattr(token_store, 'CHUNK_BYTES', 1 << 18)
+  line, peaks = ' '.join(['internationalisation' * 40] * 20), []
+  for number in (50, 1500):
+    texts = {'train': ['From Iran .', *[line] * (number - 1)], 'valid': ['a'], 'test': ['a']}
+    data = files(tmp_path, texts)
+    tracemalloc.start()
+    prepared, _ = prepare(data, tmp_path / f'{number}')
+    peaks.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
+    assert prepared.store('train').documents == number
+  assert peaks[1] < peaks[0] + 2_000_000  # of 23 MB more text

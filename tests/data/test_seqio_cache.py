@@ -9,26 +9,22 @@ import subprocess
 import sys
 
 import pytest
-from split_files import write_splits
+from split_files import line_data
+from split_files import prepare as prepare_lines
 
 from fairjax.cli.main import main
-from fairjax.config import Config, DataConfig
-from fairjax.counterfactual import load_attribute
 from fairjax.data.data_check import check_cache
-from fairjax.data.prepare import open_prepared, prepare_data
+from fairjax.data.prepare import open_prepared
 from fairjax.errors import UserError
 
 pytestmark = pytest.mark.tf
 
-COUNTRY = load_attribute('country')
-
-
 def prepare(tmp_path, number=700, **kwargs):
-  paths = write_splits(tmp_path, {
+  data = line_data(tmp_path, {
     split: [f'{split} {i} of Iran , {i % 7} .' for i in range(count)]
-    for split, count in (('train', number), ('valid', 5), ('test', 3))})
-  data = DataConfig(source='lines', vocabulary='word', vocab_size=5000, **paths | kwargs)
-  return prepare_data(Config(data=data), tmp_path / 'data', attribute=COUNTRY, log=print)
+    for split, count in (('train', number), ('valid', 5), ('test', 3))},
+    vocabulary='word', vocab_size=5000, reader='seqio', **kwargs)
+  return prepare_lines(data, tmp_path / 'data')[0]
 
 
 def examples(task, split='train', **kwargs):

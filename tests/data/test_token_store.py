@@ -13,14 +13,12 @@ import sys
 
 import numpy as np
 import pytest
-from split_files import write_splits
+from split_files import line_data, prepare
 
-from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data import token_store
 from fairjax.data.batches import _eval_batches, eval_batches
-from fairjax.data.documents import read_documents, sample_lines
-from fairjax.data.prepare import prepare_data
+from fairjax.data.documents import sample_lines
 from fairjax.data.token_store import (
   TokenRows,
   encode_documents,
@@ -258,9 +256,6 @@ def test_every_token_is_an_evaluation_target_once(number, batch, segment):
   assert i + 1 == -(-row_len // segment)
 
 
-COUNTRY = load_attribute('country')
-
-
 def make_texts(number, seed=0):
   rng = np.random.default_rng(seed)
   words = ['Iran', 'Chile', 'naïve', '日本', 'the', 'river', 'of', 'tower', '\n', 'won.', '(7)']
@@ -335,15 +330,9 @@ def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
 
 
 def text_files(tmp_path, **kwargs):
-  paths = write_splits(tmp_path, {
+  return line_data(tmp_path, {
     split: [text.replace('\n', ' ') for text in make_texts(number, number)]
-    for split, number in (('train', 400), ('valid', 20), ('test', 20))})
-  return DataConfig(source='lines', vocab_size=330, **{'reader': 'numpy'} | paths | kwargs)
-
-
-def prepare(data, directory, lines=None):
-  lines = [] if lines is None else lines
-  return prepare_data(Config(data=data), directory, attribute=COUNTRY, log=lines.append)
+    for split, number in (('train', 400), ('valid', 20), ('test', 20))}, vocab_size=330, **kwargs)
 
 
 def stores(directory):
@@ -394,10 +383,10 @@ def test_killed_at_any_time_the_result_is_the_same(tmp_path, small_chunks):
     process.stdout.close()
     assert len(list(directory.glob('progress/train/*.npz'))) > 1
   assert killed == 3 and not (directory / 'manifest.json').exists()
-  found = prepare(data, directory, lines := [])
+  found, lines = prepare(data, directory)
   assert any('encoded earlier' in line for line in lines)
   assert stores(directory) == whole
-  assert found.fingerprint == prepare(data, tmp_path / 'whole').fingerprint
+  assert found.fingerprint == prepare(data, tmp_path / 'whole')[0].fingerprint
 
 
 @pytest.mark.tf
@@ -433,7 +422,7 @@ def test_an_interrupted_seqio_task_goes_on_at_the_next_chunk(pieces, small_chunk
 
 @pytest.mark.tf
 @pytest.mark.parametrize('kind', ['sentencepiece', 'wikitext'])
-def test_tensorflow_encodes_pieces_in_its_graph(tmp_path, kind):
+def test_seqio_vocabularies_have_the_same_ids_in_tensorflows_graph_too(tmp_path, kind):
   import tensorflow as tf
 
   from fairjax.data.seqio_tasks import SeqioVocabulary
@@ -446,7 +435,8 @@ def test_tensorflow_encodes_pieces_in_its_graph(tmp_path, kind):
     build_word_vocabulary, documents=kind)
   own = train(texts, size=400, directory=tmp_path)
   texts += ['\na  b\n\n= a =\n', '\n', 'a (b), "ab"\nba-ab 1,000.']
-  texts += ['', ' ', '  a  b ', 'x\x00y', '\u2003ab\x1caa\x85b\u3000', '日本 £500,000 \u2581']
+  texts += ['', ' ', '  a  b ', 'x\x00y', '\u2003ab\x1caa\x85b\u3000', '日本 £500,000 \u2581',
+            'emoji 🙂 and rare ꙮ', '<eos> <pad> word']
   encode = tf.function(copy.deepcopy(SeqioVocabulary(own)).encode_tf)  # as Beam takes tasks along
   graph = encode.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
   operations = {operation.type for operation in graph.get_operations()}
@@ -455,24 +445,16 @@ def test_tensorflow_encodes_pieces_in_its_graph(tmp_path, kind):
   expected = own.encode_batch(texts)
   assert encode(tf.constant(texts)).to_list() == expected
   assert encode(tf.constant(texts[0])).numpy().tolist() == expected[0]
-
-
-@pytest.mark.tf
-def test_ten_megabytes_of_real_text_have_the_same_ids(tmp_path, test_data):
-  import tensorflow as tf
-
-  from fairjax.data.seqio_tasks import SeqioVocabulary
-
-  file = test_data / 'wikitext2' / 'wiki.train.tokens.gz'
-  texts = list(read_documents([str(file)], layout='wikitext'))
-  assert sum(len(text.encode()) for text in texts) >= 10_000_000
-  own = train_sentencepiece(texts[::9], size=8000, directory=tmp_path)
-  other, tokens = SeqioVocabulary(own), 0
-  for i in range(0, len(texts), 64):
-    ids = other.encode_tf(tf.constant(texts[i:i + 64])).to_list()
-    assert ids == own.encode_batch(texts[i:i + 64])
-    tokens += sum(map(len, ids))
-  assert tokens > 2_000_000
+  other = SeqioVocabulary(own)
+  assert (other.vocab_size, other.pad_id, other.eos_id, other.unk_id) == (own.size, 0, 1, 2)
+  assert other == SeqioVocabulary(own)
+  for text, ids in zip(texts[40:], expected[40:], strict=True):
+    line = own.decode(ids[:[*ids, 1].index(1)])  # seqio ends a text at eos, which ends lines
+    assert list(other.encode(text)) == ids and other.decode(ids) == line
+    if ids:
+      assert other.decode_tf(tf.constant(ids)).numpy().decode() == line
+  rows = other.decode_tf(tf.constant([[5, 6, 1, 7], [5, 1, 0, 0]])).numpy().tolist()
+  assert rows == [own.decode(ids).encode() for ids in ([5, 6], [5])]
 
 
 def test_sampled_lines_are_uniform_seeded_and_counted():
@@ -494,8 +476,7 @@ def test_sampled_lines_are_uniform_seeded_and_counted():
 
 
 def test_the_vocabulary_is_trained_on_a_sample(tmp_path):
-  lines = []
-  prepared = prepare(text_files(tmp_path, vocab_sentences=120), tmp_path / 'out', lines)
+  prepared, lines = prepare(text_files(tmp_path, vocab_sentences=120), tmp_path / 'out')
   info = prepared.vocabulary.info
   assert (info['lines'], info['lines_used'], info['texts']) == (400, 120, 400)
   assert 0 < info['characters_used'] < info['characters'] / 2

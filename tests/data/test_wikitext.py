@@ -10,19 +10,17 @@ import threading
 import zipfile
 
 import pytest
+from split_files import COUNTRY, prepare
 
 from fairjax.config import Config, DataConfig
-from fairjax.counterfactual import load_attribute
 from fairjax.data import wikitext as wikitext_files
 from fairjax.data.corpus import Corpus
 from fairjax.data.data_check import check_sources
 from fairjax.data.documents import read_documents
-from fairjax.data.prepare import prepare_data
 from fairjax.data.wikitext import count_wikitext, fetch_wikitext, find_wikitext
 from fairjax.errors import UserError
 from fairjax.vocabulary import WordVocabulary
 
-COUNTRY = load_attribute('country')
 TEXTS = {
   split: ''.join(f' \n = {split} {i} = \n \n Iran has {i} towns . \n = = Past = = \n Old . \n'
                  for i in range(number))
@@ -147,9 +145,7 @@ def test_counts_are_compared_with_the_published(tmp_path):
   assert 'nothing to check' in nothing.notes[0] and not nothing.problems
 
 
-def prepare(directory, lines, **changes):
-  data = DataConfig(source='wikitext2', vocabulary='word', vocab_size=200, **changes)
-  return prepare_data(Config(data=data), directory, attribute=COUNTRY, log=lines.append)
+WORDS = DataConfig(source='wikitext2', vocabulary='word', vocab_size=200)
 
 
 def test_the_words_of_a_checkpoint_read_the_published_stream(tmp_path):
@@ -157,10 +153,9 @@ def test_the_words_of_a_checkpoint_read_the_published_stream(tmp_path):
   manual = write_files(tmp_path / 'manual')
   given = WordVocabulary(b'<pad>\n<eos>\n<unk>\n=\nIran\nhas\n0\n.\n', {'words_of': 'words.txt'})
   given.save(tmp_path / 'out' / 'vocabulary')
-  data = DataConfig(source='wikitext', vocabulary='word', vocab_size=200, reader='numpy',
-                    **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS})
-  prepared = prepare_data(Config(data=data), tmp_path / 'out', attribute=COUNTRY,
-                          log=lambda line: None)
+  prepared, _ = prepare(dataclasses.replace(
+    WORDS, source='wikitext', reader='numpy',
+    **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS}), tmp_path / 'out')
   assert prepared.vocabulary == given and prepared.vocabulary.documents == 'wikitext'
   with open(manual / 'wiki.valid.tokens', encoding='utf-8') as file:
     stream = [word if word in given.words else '<unk>'
@@ -188,15 +183,15 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   assert sum('NOT the official file' in line for line in lines) == 3
   expected = {s: list(read_documents([manual / f'wiki.{s}.tokens'], layout='wikitext',
                                      blank_lines=True)) for s in TEXTS}
-  lines.clear()
   packed, other = write_files(tmp_path / 'packed', '.gz'), write_files(tmp_path / 'other')
   (other / 'wiki.valid.tokens').write_text(TEXTS['test'])
-  prepared = prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir), manual_dir=str(packed))
+  data = dataclasses.replace(WORDS, tfds_dir=str(tfds_dir), manual_dir=str(packed))
+  prepared, lines = prepare(data, tmp_path / 'out')
   assert not any('official' in line for line in lines)
   with pytest.raises(UserError, match='was made of other files than those in .*other: delete'):
-    prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir), manual_dir=str(other))
+    prepare(dataclasses.replace(data, manual_dir=str(other)), tmp_path / 'out')
   (other / 'wiki.valid.tokens').unlink()  # not all there any more: nothing to compare with
-  prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir), manual_dir=str(other))
+  prepare(dataclasses.replace(data, manual_dir=str(other)), tmp_path / 'out')
   for split in TEXTS:
     assert list(prepared.documents(split)) == expected[split]
     assert prepared.store(split).documents == len(expected[split])
@@ -213,11 +208,9 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   finally:
     seqio.TaskRegistry.remove(task.name)
   # The tokens are those of the same files without tfds.
-  plain = prepare_data(
-    Config(data=dataclasses.replace(
-      prepared.config, source='wikitext', tfds_dir='', manual_dir='',
-      **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS})),
-    tmp_path / 'plain', attribute=COUNTRY, log=lines.append)
+  plain, _ = prepare(dataclasses.replace(
+    WORDS, source='wikitext', **{s: (str(manual / f'wiki.{s}.tokens'),) for s in TEXTS}),
+    tmp_path / 'plain')
   assert plain.fingerprint == prepared.fingerprint
   # A cut file is found, also where nobody compares digests.
   part = sorted(tfds_dir.glob('fairjax_wikitext2/*/*train.tfrecord-*'))[0]
@@ -226,7 +219,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
   (problem,) = check_sources(Config(data=prepared.config)).problems
   assert 'train holds 20 examples instead of 40' in problem
   with pytest.raises(UserError, match='train: .*tfrecord.* has changed'):
-    prepare(tmp_path / 'out', lines, tfds_dir=str(tfds_dir))
+    prepare(dataclasses.replace(data, manual_dir=''), tmp_path / 'out')
   with pytest.raises(UserError, match='expected to contain 40 elements but .* only 20'):
     list(prepared.documents('train'))
 
@@ -234,7 +227,7 @@ def test_a_tfds_dataset_is_made_once_and_keeps_the_order(tmp_path):
 @pytest.mark.tf
 def test_without_files_the_error_says_what_to_set(tmp_path):
   with pytest.raises(UserError, match='no dataset fairjax_wikitext2:2.0.0 in .*data.manual_dir'):
-    prepare(tmp_path / 'out', [])
+    prepare(WORDS, tmp_path / 'out')
 
 
 @pytest.mark.tf
@@ -243,7 +236,7 @@ def test_a_zip_is_fetched_on_request_only(tmp_path, monkeypatch, capsys):
   with served(archive.parent) as address:
     monkeypatch.setattr(wikitext_files, '_read_checksums',
                         lambda: {'wikitext2': (f'{address}/{archive.name}', sha256(archive))})
-    prepared = prepare(tmp_path / 'out', lines := [], download=True)
+    prepared, lines = prepare(dataclasses.replace(WORDS, download=True), tmp_path / 'out')
   assert any('SHA-256 as expected' in line for line in lines)
   assert prepared.store('train').documents == 40
   assert 'Downloading' not in capsys.readouterr().out  # of TFDS, which downloads nothing
