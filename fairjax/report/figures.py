@@ -97,11 +97,10 @@ def plot_values(
         if (measures := row.scorer(scorer)) is None:
           axis.set_title(f'{plain(row.name)}: not measured', fontsize=8, loc='left')
           continue
-        error = errors.get(row.name, {}).get(scorer)
         axis.axhline(measures['mean_score'], color='#AAAAAA', linestyle='--', linewidth=0.8)
         axis.errorbar(range(len(values)), means(row, scorer)[order], linestyle='none', marker='o',
                       markersize=4, color=colours[row.method], elinewidth=1.0,
-                      yerr=None if error is None else 1.96 * error[order])
+                      yerr=1.96 * errors[row.name][scorer][order])
         words = f"{row.name}: I.F. {format_estimate(measures['individual_fairness'])}"
         axis.set_title(wrapped(words, int(13 * width)), fontsize=8, loc='left')
     for axis, scorer in zip(axes[-1], scorers, strict=True):

@@ -12,13 +12,7 @@ from fairjax.errors import UserError
 from fairjax.files import atomic_write, installed_versions, write_json
 from fairjax.measure.estimates import verdict
 from fairjax.report import comparison, figures, sections
-from fairjax.report.comparison import (
-  RELEVANCE_SHARE,
-  KnownBias,
-  ModelRow,
-  baseline_of,
-  scorer_names,
-)
+from fairjax.report.comparison import KnownBias, ModelRow, scorer_names
 from fairjax.report.definitions import ledger
 from fairjax.report.differences import FAIRNESS, SCHEMA
 from fairjax.report.document import (
@@ -46,7 +40,7 @@ def write_report(
   curves: Curves | None = None,
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
-  relevance_share: float = RELEVANCE_SHARE,
+  relevance_share: float = comparison.RELEVANCE_SHARE,
   audit: Mapping[str, Any] | None = None,
   trainings: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
@@ -227,7 +221,7 @@ def _json_rows(
   rows: Sequence[ModelRow], distributions: Mapping[str, Distributions]
 ) -> list[dict[str, Any]]:
   """Rows with verdicts, changes and the fingerprint of their prefixes."""
-  baseline = baseline_of(rows)
+  baseline = comparison.baseline_of(rows)
   result = []
   for row in rows:
     judged = {

@@ -14,13 +14,7 @@ from fairjax.measure.crossed import crossed_effects
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.human.ratings import KIND, SCHEMA
 from fairjax.report import comparison
-from fairjax.report.comparison import (
-  RELEVANCE_SHARE,
-  KnownBias,
-  ModelRow,
-  baseline_of,
-  scorer_names,
-)
+from fairjax.report.comparison import KnownBias, ModelRow, baseline_of, scorer_names
 from fairjax.report.differences import FAIRNESS
 from fairjax.report.document import (
   Bullets,
@@ -266,31 +260,26 @@ def main_table(rows: Sequence[ModelRow]) -> Table:
   return Table(header, body)
 
 
-def overview_table(
-  rows: Sequence[ModelRow], selection: Mapping[str, Any] | None
-) -> Table:
+def overview_table(rows: Sequence[ModelRow], selection: Mapping[str, Any] | None) -> Table:
   """What matters of each model: I.F. by each scorer, what it changed and what it costs."""
-  baseline, best = baseline_of(rows), comparison.recommended(rows, selection)
-  scorers = scorer_names(rows)
-  measures = FAIRNESS if baseline is None else ['individual_fairness']
-  change = [] if baseline is None else ['change']
-  header = ['model', *(h for s in scorers for m in measures
-                       for h in (f'{FAIRNESS[m]} {s} (floor)', *change))]
-  if baseline is not None:
-    header += ['perplexity change', 'S.S.c (points)']
-  body = []
+  baseline, scorers = baseline_of(rows), scorer_names(rows)
+  if baseline is None:
+    return Table(
+      ['model', *(f'{label} {s} (floor)' for s in scorers for label in FAIRNESS.values())],
+      [[row.name, *(_estimate(row.estimate(s, m)) for s in scorers for m in FAIRNESS)]
+       for row in rows])
+  best, body = comparison.recommended(rows, selection), []
   for row in rows:
-    found = {} if baseline is None or row is baseline else comparison.changes(row, baseline)
-    cells = [row.name + ' (recommended)' * (row is best)]
-    for s in scorers:
-      for m in measures:
-        cells += [_estimate(row.estimate(s, m)),
-                  *(percent_change(found.get(m, {}).get(s)) for _ in change)]
-    if baseline is not None:
-      cells += [percent_change(found.get('perplexity')),
-                number(found.get('semantic_similarity_c'), 1, sign=True)]
-    body.append(cells)
-  return Table(header, body)
+    found = {} if row is baseline else comparison.changes(row, baseline)
+    change = found.get('individual_fairness', {})
+    body.append([
+      row.name + ' (recommended)' * (row is best),
+      *(cell for s in scorers for cell in (_estimate(row.estimate(s, 'individual_fairness')),
+                                           percent_change(change.get(s)))),
+      percent_change(found.get('perplexity')),
+      number(found.get('semantic_similarity_c'), 1, sign=True)])
+  return Table(['model', *(h for s in scorers for h in (f'I.F. {s} (floor)', 'change')),
+                'perplexity change', 'S.S.c (points)'], body)
 
 
 def rewording_lines(rows: Sequence[ModelRow]) -> list[Part]:
@@ -708,7 +697,7 @@ LABELS = {'semantic_similarity': 'S.S.', 'semantic_similarity_c': 'S.S.c',
 
 
 def select_model(
-  rows: Sequence[ModelRow], *, share: float = RELEVANCE_SHARE,
+  rows: Sequence[ModelRow], *, share: float = comparison.RELEVANCE_SHARE,
   relevance: Sequence[str] = RELEVANCE, fairness: str = 'individual_fairness',
   scorers: Sequence[str] | None = None, most_perplexity: float | None = None,
 ) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import html.parser
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -17,7 +18,14 @@ import pytest
 from browser import Browser, find_browser
 from test_report import ATTRIBUTE, SCORERS, measured
 
-from fairjax.measure import VaderScorer, read_generations, score_records
+from fairjax.counterfactual.attributes import Attribute, Template, Value
+from fairjax.measure import (
+  RecordedScorer,
+  VaderScorer,
+  measure_records,
+  read_generations,
+  score_records,
+)
 from fairjax.report import ModelRow, write_report
 from fairjax.report.document import Document, Section, Text
 from fairjax.report.page import BINS, MOST_SAMPLES, collect_distributions, embed, make_page
@@ -220,42 +228,29 @@ def test_evidence_is_all_scores_and_the_first_texts(models):
   assert free.numbers is None and free.texts[0][0] == distributions.texts[0][0]
 
 
-def many_values(count, *, templates=2, model='baseline', samples=6, words='some words '):
-  """A row and distributions of many values, with distances that grow with the pair's number."""
+def many_values(count, *, templates=2, samples=6, words='some words '):
+  """A row and distributions of many values, with random scores."""
   rng = np.random.default_rng(0)
-  pairs = count * (count - 1) // 2
-  distance = np.tile(np.arange(pairs) / pairs, (templates, 1))
-  cells = {'distance': distance, 'null_p95': distance / 3, 'p_value': distance, 'p_holm': distance,
-           'within_floor': np.zeros((templates, pairs), bool)}
-  estimate = {'value': 0.1, 'null_mean': 0.01, 'null_p95': 0.02, 'p_value': 0.01,
-              'std_error': 0.01, 'within_floor': False, 'corrected': 0.09, 'n_min': 6, 'n_max': 6,
-              'permutations': 99}
-  share = {'value': 0.5, 'low': 0.4, 'high': 0.6, 'n': 100}
-  measures = {
-    'values': [f'value {i}' for i in range(count)], 'templates': list(range(templates)),
-    'records': 0, 'empty_continuations': 0, 'scored_text': 'continuation', 'coupled': True,
-    'templates_not_in_records': [], 'permutations': 99, 'n': {'min': 6, 'max': 6}, 'notes': [],
-    'semantic_similarity_c': {'conditioned': share, 'any_value': share},
-    'scorers': {'x': {
-      'fingerprint': 'f', 'individual_fairness': estimate | {
-        'pairs_below': {'floor': 0, '0.05': 0, '0.1': 0}}, 'group_fairness': estimate,
-      'cells': {k: v.tolist() for k, v in cells.items()},
-      'pairs': {'distance': distance.mean(0).tolist()}}}}
-  template = ModelRow(model, 'baseline', measures=measures)
-  from fairjax.report.page import Distributions
-  distributions = Distributions(
-    values=tuple(measures['values']),
-    prefixes='p', numbers=[list(range(samples))] * templates,
-    texts=[[[(f'{t} {a}', f'{t} {a} {s} {words}') for s in range(samples)] for a in range(count)]
-           for t in range(templates)],
-    scores={'x': rng.random((templates, count, samples)).tolist()},
-    histograms={'x': rng.integers(0, 9, (templates, count, BINS))},
-    means={'x': rng.random((templates, count))}, errors={'x': rng.random(count)})
-  return template, distributions
+  attribute = Attribute(
+    name='many', values=tuple(Value(v, v, (v,), v) for v in map('value {}'.format, range(count))),
+    templates=tuple(Template(f'{t} {{value}}', str(t)) for t in range(templates)))
+  records = [{
+    'attribute': 'many', 'value': attribute.value_texts[a], 'template': t, 'sample': s,
+    'prefix': attribute.prefix(t, a), 'continuation': f'{t} {a} {s} {words}',
+    'scores': {'x': rng.random()}}
+    for t in range(templates) for a in range(count) for s in range(samples)]
+  scorer = RecordedScorer('x')
+  measures = measure_records(records, attribute, [scorer], permutations=9)
+  return ModelRow('baseline', 'baseline', measures=measures), collect_distributions(
+    read_generations(records, attribute), {scorer.name: scorer.score_records(records)},
+    coupled=True)
 
 
 def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out(monkeypatch):
   row, distributions = many_values(60)
+  (scorer,) = row.measures['scorers']
+  farthest = np.argsort(row.scorer(scorer)['pairs']['distance'])
+  first = list(itertools.combinations(range(60), 2))
   whole = len(make_page(EMPTY, [row], {'baseline': distributions}))
   for most in (whole // 3, whole * 3 // 5, whole * 19 // 20, whole):
     monkeypatch.setattr('fairjax.report.page.MOST_BYTES', most)
@@ -263,8 +258,7 @@ def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out(monk
     assert len(page.encode()) <= most
     data = page_data(page)
     kept, samples = len(data['pairs']), len(data['distributions'][0]['texts'][0][-1])
-    first = [(i, j) for i in range(60) for j in range(i + 1, 60)]
-    assert sorted(map(tuple, data['pairs'])) == sorted(first[-kept:])  # distances grow with number
+    assert list(map(tuple, data['pairs'])) == [first[p] for p in sorted(farthest[-kept:])]
     assert (most == whole) == (data['left_out'] is None) == ((kept, samples) == (1770, 6))
     if most < whole:
       assert (f'the {kept:,} of 1,770 pairs' in data['left_out']) == (kept < 1770)
@@ -278,7 +272,7 @@ def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out(monk
 def test_the_papers_largest_attribute_keeps_all_its_pairs():
   """34 names, 10 templates, three scorers and seven models, in a page below 5 MB."""
   row, distributions = many_values(34, templates=10, words='w' * 200)
-  measures = row.measures | {'scorers': dict.fromkeys('xyz', row.measures['scorers']['x'])}
+  measures = row.measures | {'scorers': dict.fromkeys('xyz', row.scorer('recorded:x'))}
   names = [f'm{i}' for i in range(7)]
   rows = [ModelRow(n, 'baseline' if n == 'm0' else 'e', measures=measures) for n in names]
   page = make_page(EMPTY, rows, dict.fromkeys(names, distributions))
@@ -292,7 +286,7 @@ def test_long_texts_are_cut_and_counted():
   data = page_data(make_page(EMPTY, [row], {'baseline': distributions}))
   assert 'the first 1,000 characters of 36 longer texts' in data['left_out']
   prefix, continuation, before, after = data['distributions'][0]['texts'][1][2][3]
-  assert (data['strings'][prefix], before) == ('1 2', 0)
+  assert (data['strings'][prefix], before) == ('1 value 2', 0)
   whole = distributions.texts[1][2][3][1]
   assert data['strings'][continuation] == whole[:1000] and after == len(whole) - 1000
 
