@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from test_job import TINY as RUN
 
 from fairjax.cli.main import main
 from fairjax.cli.report_verbs import COMMANDS
@@ -82,14 +83,10 @@ def test_the_config_and_its_grid():
   assert load_config('configs/mitigations.py:strength=0').data.planted_strength == 0
 
 
-TINY = {
-  'data.planted_documents': 600, 'data.planted_heldout_documents': 60,
-  'data.reader': 'numpy', 'model.model_dim': 16, 'model.head_dim': 8, 'model.ff_dim': 16,
-  'model.segment_len': 16, 'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
-  'debias.steps': 4, 'debias.batch_size': 8, 'debias.warmup_steps': 1, 'sample.samples': 4,
-  'sample.batch_size': 4, 'sample.max_new_tokens': 4, 'measure.permutations': 10,
-  'measure.eval_batch_size': 8, 'lm.eval_batches': 1, 'debias.eval_batches': 1,
-  'debias.variants': "('cda:two',)", 'debias.extended_baseline': False}
+TINY = RUN | {
+  'data.planted_documents': 600, 'data.reader': 'numpy', 'sample.samples': 4,
+  'debias.variants': "('cda:two',)", 'debias.extended_baseline': False,
+  'measure.encoder': '', 'measure.similarity_threshold': 'encoder'}
 
 
 @pytest.mark.parametrize('option', [
