@@ -150,6 +150,7 @@ def test_reports_and_comparisons_are_those_of_the_files(tmp_path):
              for seed in (0, 1)]
   pages = [result.report(tmp_path / result.name) for result in results]
   assert all(page.name == 'index.html' and page.is_file() for page in pages)
+  assert {p.stem for p in tmp_path.glob('*/figures/*')} == {'values', 'fairness'}
   reports = [read_report(page.parent) for page in pages]
   assert reports[0]['rows'][0]['measures'] == json.loads(json.dumps(results[0].measures))
   whole = compare_reports(*reports, names=['m0', 'm1'])

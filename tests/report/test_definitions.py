@@ -31,6 +31,9 @@ def test_the_ledger_knows_every_definition_of_the_measures(row):
   for key in ('value', 'null_mean', 'null_p95'):
     assert f'{estimate[key]:.4f}' in words
   assert 'n = 24' in words
+  # No text of the test was rated by an encoder or a model, and its values are of one subgroup.
+  assert {e['id'] for e in entries if e['here'][0]['words'] == 'Not measured here.'} == {
+    'H-05x', 'H-05w', 'H-25', 'H-27', 'N-02'}
   for entry in entries:
     assert all(entry[key] for key in ('paper', 'equation', 'reading', 'alternatives', 'here'))
 
