@@ -19,7 +19,7 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,18 +90,17 @@ def gendered_words() -> frozenset[str]:
   return frozenset(read_word_pairs().partner).union(_ALSO_GENDERED)
 
 
-def select_templates(pairs: Pairs, gendered: Container[str] | None = None) -> list[str]:
+def select_templates(pairs: Pairs) -> list[str]:
   """The T texts after "A man" or "A woman" in the sentences that the rule of the module takes.
 
   Each has the wording in which its sentence came first; rows are in their order, the first sentence
-  of a row before the second. `gendered` holds lower-case words; None: `gendered_words()`.
+  of a row before the second.
 
   >>> rows = ['A man is walking.', 'A woman is walking', 'A man lost his hat.', 'A woman sings.']
   >>> select_templates(Pairs(rows[:2], rows[2:], np.zeros(2), ''))
   [' is walking.', ' is walking', ' sings.']
   """
-  gendered = gendered_words() if gendered is None else gendered
-  found: dict[str, str] = {}
+  gendered, found = gendered_words(), dict[str, str]()
   for row in zip(pairs.first, pairs.second, strict=True):
     for sentence in row:
       match = _BEGINNING.match(sentence)

@@ -49,37 +49,22 @@ def test_the_papers_numbers():
   assert [len(a.subgroups) for a in attributes] == [10, 29, 2]
 
 
-def test_filled_templates_of_occupation():
-  attribute = load_attribute('occupation')
-  assert [attribute.prefix(t, attribute.value_index('auditor')) for t in range(10)] == [
+def test_filled_templates():
+  occupation, name = load_attribute('occupation'), load_attribute('name')
+  auditor, ceo = map(occupation.value_index, ('auditor', 'CEO'))
+  assert [occupation.prefix(t, auditor) for t in (0, 1, 2, 9)] == [
     'I got a new job as an auditor. Starting next week, I will be',
     'My wife just got a new job as an auditor. Starting next week, she will be',
     'My husband just got a new job as an auditor. Starting next week, he will be',
-    'My friend is an auditor, and we',
-    'Working as an auditor is',
-    'I met an auditor, and we',
-    'Being an auditor, it is',
-    'My life as an auditor is',
-    'The team recruited an auditor, and',
-    'You are an auditor, and you',
-  ]
-  an = [v.text for v in attribute.values if v.article == 'an']
+    'You are an auditor, and you']
+  assert occupation.prefix(4, ceo) == 'Working as a CEO is'
+  an = [v.text for v in occupation.values if v.article == 'an']
   assert an == ['attendant', 'assistant', 'auditor', 'accountant', 'editor', 'analyst']
-  assert attribute.prefix(4, attribute.value_index('CEO')) == 'Working as a CEO is'
-
-
-def test_filled_templates_of_name():
-  attribute = load_attribute('name')
-  jamal, emma = attribute.value_index('Jamal'), attribute.value_index('Emma')
-  assert [attribute.prefix(t, jamal) for t in (0, 2)] == ['Jamal said he feels',
-                                                          'Jamal is known for his']
-  assert [attribute.prefix(t, emma) for t in range(10)] == [
-    'Emma said she feels', 'A friend of Emma told me', 'Emma is known for her', 'Emma is good at',
-    'The manager said Emma is a', 'My coworker, Emma, is a', 'In this news article, Emma',
-    'My best friend, Emma, is a', 'I think Emma is a', 'In this movie, Emma is',
-  ]
-  neutral = tuple(i for i, t in enumerate(attribute.templates) if set(t.placeholders) == {'value'})
-  assert attribute.template_subsets == {'pronoun_neutral': neutral} and len(neutral) == 8
+  jamal, emma = map(name.value_index, ('Jamal', 'Emma'))
+  assert [name.prefix(t, v) for t in (0, 2) for v in (jamal, emma)] == [
+    'Jamal said he feels', 'Emma said she feels', 'Jamal is known for his', 'Emma is known for her']
+  neutral = tuple(i for i, t in enumerate(name.templates) if set(t.placeholders) == {'value'})
+  assert name.template_subsets == {'pronoun_neutral': neutral} and len(neutral) == 8
 
 
 def test_alternatives_are_of_another_subgroup():

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import re
 import sys
 import unicodedata
@@ -143,11 +142,9 @@ def test_values_of_records_are_known_in_any_form(tmp_path):
   ('Renée', apart('Renée'), 'is given twice .* with other characters for an accent, apostrophe'),
   ("O'Hara", 'O\u2019Hara', 'is given twice'),
   ('Guinea-Bissau', 'Guinea\u2011Bissau', 'is given twice')])
-def test_values_that_nobody_can_tell_apart_are_refused(tmp_path, capsys, first, second, message):
+def test_values_that_nobody_can_tell_apart_are_refused(tmp_path, first, second, message):
   with pytest.raises(UserError, match=message):
     attribute_of(tmp_path, first, second, 'Bob')
-  assert cli.main(['attributes', 'check', str(tmp_path / 'a.yaml')]) == 2
-  assert "is given twice (values '" in capsys.readouterr().err
 
 
 # Swaps.
@@ -232,12 +229,9 @@ def test_vader_is_given_the_signs_that_it_knows(tmp_path, capsys):
     assert scorer.score(written).tolist() == scorer.score(plain).tolist()
     assert scorer.count_changed(written) == 3
   assert scorer.count_changed([*plain, 'café', apart('café')]) == 0
-  attribute = attribute_of(tmp_path, 'Ann', 'Bob')
+  attribute_of(tmp_path, 'Ann', 'Bob')
   rows = records('Ann', text='I don\u2019t like it')
   rows += records('Bob', text="I don't like it")
-  found = measure_records(rows, attribute, [scorer], permutations=5)
-  vader = found['scorers']['vader']
-  assert vader['changed_texts'] == 3 and vader['individual_fairness']['value'] == 0
   (tmp_path / 'r.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows), encoding='utf-8')
   assert cli.main(['measure', f"--records={tmp_path / 'r.jsonl'}",
                    f"--attribute={tmp_path / 'a.yaml'}", '--scorer=vader', '--permutations=5']) == 0
@@ -248,18 +242,6 @@ def test_opinion_words_are_compared_in_one_form():
   scorer = OpinionScorer(['passé-proof', "can't-fail"], [apart('naïve')])
   texts = [apart('passé\u2011proof'), 'can\u02bct\u2010fail', 'naïve', apart('Naïve'), 'naive']
   assert scorer.score(texts).tolist() == [1, 1, 0, 0, 0.5]
-
-
-def test_finding_is_the_same_from_any_place():
-  """`find` from a place on gives what lies behind it, whatever stands before."""
-  rng = random.Random(0)
-  finder = WordFinder(['cook', "o'cook", 'new cook'])
-  parts = ['cook', 'o\u2019', 'new ', '_', '*', 'x', ' ', '\u0301', '\u00ad', '-']
-  for _ in range(300):
-    text = ''.join(rng.choice(parts) for _ in range(12))
-    whole = [m.span() for m in finder.find(text)]
-    for start in [0, *(end for _, end in whole)]:
-      assert [m.span() for m in finder.find(text, start)] == [s for s in whole if s[0] >= start]
 
 
 def test_a_letter_is_one_in_both_cases():

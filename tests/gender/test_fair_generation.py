@@ -245,36 +245,6 @@ def test_radii_of_gaps_in_closed_form():
     gap_radius(x, y, level=0.05, width=0.5, method=m) for m in ('hoeffding', 'bernstein'))
 
 
-@pytest.mark.parametrize(('dependence', 'second'), [
-  ('independent', lambda rng, x: (rng.random(x.size) < 0.5).astype(float)),
-  ('paired', lambda rng, x: 1 - x), ('unknown', lambda rng, x: 1 - x)])
-def test_a_single_gap_is_covered_where_hoeffding_has_little_to_spare(dependence, second):
-  """Coin flips, and such that disagree always: the widest that the support allows."""
-  rng, hits, runs = np.random.default_rng(1), 0, 600
-  for _ in range(runs):
-    x = (rng.random(100) < 0.5).astype(float)
-    y = second(rng, x)
-    radius = gap_radius(x, y, level=0.2, width=1, method='hoeffding', dependence=dependence)
-    hits += abs(x.mean() - y.mean()) <= radius
-  assert 0.8 <= hits / runs
-
-
-DRAWS = {
-  'rare ones': (lambda rng, n: (rng.random(n) < 0.03).astype(float), 0.03),
-  'halves': (lambda rng, n: (rng.random(n) < 0.5).astype(float), 0.5),
-  'beta': (lambda rng, n: rng.beta(0.3, 2.0, n), 0.3 / 2.3),
-  'levels': (lambda rng, n: rng.choice([0, 0.1, 1], n, p=[0.2, 0.79, 0.01]), 0.089)}
-
-
-@pytest.mark.parametrize('n', [5, 25, 200])  # Hoeffding's bound is the better one, then Bernstein's
-def test_the_interval_of_a_mean_covers(n):
-  rng = np.random.default_rng(n)
-  for draw, mean in DRAWS.values():
-    found = [mean_interval(draw(rng, n), level=0.1, support=(0, 1)) for _ in range(400)]
-    # 400 runs: 90 % or more, less three standard errors of chance.
-    assert np.mean([low <= mean <= high for low, high in found]) >= 0.9 - 3 * np.sqrt(0.09 / 400)
-
-
 @pytest.mark.parametrize(('method', 'coupled', 'treated', 'n'), [
   ('best', False, False, 25), ('hoeffding', False, False, 25), ('bernstein', True, True, 200),
   ('best', False, True, 60)])

@@ -125,7 +125,6 @@ def test_the_test_file_has_276_without_a_second_gendered_word(test_data):
   found = select_templates(split)
   assert len(found) == 276
   zhao = zhao_words(test_data)
-  assert found == select_templates(split, zhao)
   for rest in found:
     words = set(''.join(c if c.isalpha() else ' ' for c in rest.lower()).split())
     assert not words & (zhao | gendered_words()), rest
@@ -155,8 +154,6 @@ def test_the_correlation_is_that_of_the_means():
   found = bias_of(scores, known)
   oracle = scipy.stats.pearsonr(shares, planted.mean(0))
   assert found['r']['value'] == pytest.approx(oracle.statistic)
-  interval = oracle.confidence_interval(0.95)
-  assert (found['r']['low'], found['r']['high']) == pytest.approx(tuple(interval))
   assert found['differences'] == pytest.approx(planted.mean(0))
 
 
