@@ -204,6 +204,7 @@ def test_radii_in_closed_form():
   assert bernstein_radius(same, level=0.05, width=1) < hoeffding_radius(400, level=0.05, width=1)
   assert mean_interval(x, level=0.1, support=(0, 9)) == pytest.approx(
     (0, x.mean() + hoeffding_radius(3, level=0.05, width=9)))
+  assert mean_interval(x, level=0.1, support=(-8, 1))[1] == 1
   low, high = mean_interval(np.append(same, 0.4), level=0.1, support=(0, 2))
   half = bernstein_radius(np.append(same, 0.4), level=0.05, width=2)
   assert (high - low) / 2 == pytest.approx(half)
