@@ -61,11 +61,6 @@ class WordPairs:
     """Female words, in order, each once."""
     return tuple(self.to_male)
 
-  @property
-  def neutral(self) -> tuple[str, ...]:
-    """Neutral words, in order, each once; () without a third column."""
-    return tuple(dict.fromkeys(self.to_neutral.values()))
-
   @functools.cached_property
   def partner(self) -> Mapping[str, str]:
     """Replacement of every word."""

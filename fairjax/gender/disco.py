@@ -142,12 +142,8 @@ def _candidates(
 def _chosen(
   model: Scorable, sentences: list[str], pool: list[str], top: int) -> list[list[str]]:
   """The likeliest sentences' candidates for each person."""
-  chosen = []
-  for start in range(0, len(sentences), 64):
-    part = sentences[start:start + 64]
-    for scores in model.candidate_log_probs(part, [pool] * len(part)):
-      chosen.append([pool[i] for i in np.argsort(-scores, kind='stable')[:top]])
-  return chosen
+  return [[pool[i] for i in np.argsort(-scores, kind='stable')[:top]]
+          for scores in model.candidate_log_probs(sentences, [pool] * len(sentences))]
 
 
 def _score(

@@ -125,7 +125,15 @@ def likelihood(
     texts.append(f"{s.text} {pronoun.capitalize()} {be} {BLANK}.")
     rivals.append([f'the {s.occupation}',
                    'someone else' if s.participant == 'someone' else f'the {s.participant}'])
-  found = []
+  return _preferred(model, texts, rivals, log)
+
+
+def _preferred(
+  model: Scorable, texts: Sequence[str], rivals: Sequence[Sequence[str]],
+  log: Callable[[str], None] = lambda line: None,
+) -> np.ndarray:
+  """P(the first of two words) in the blank of each text: `[R]` float64."""
+  found = [np.zeros(0)]
   for start in range(0, len(texts), 128):
     part = slice(start, start + 128)
     scores = np.stack(model.candidate_log_probs(texts[part], rivals[part]))
@@ -151,10 +159,8 @@ def pronoun_shares(
     texts.append(she.text[:start] + BLANK + she.text[end:])
     rivals.append([s.text[slice(*s.spans['pronoun'])] for s in (she, he)])
   found: dict[str, list[float]] = {}
-  scores = model.candidate_log_probs(texts, rivals) if pairs else []
-  for (she, _), (female, male) in zip(pairs, scores, strict=True):
-    found.setdefault(she.occupation, []).append(float(1 / (1 + np.exp(male - female))))
-  log(f'[winogender] {len(pairs)} pronouns')
+  for (she, _), share in zip(pairs, _preferred(model, texts, rivals, log), strict=True):
+    found.setdefault(she.occupation, []).append(float(share))
   return {occupation: float(np.mean(shares)) for occupation, shares in found.items()}
 
 
@@ -174,8 +180,7 @@ def plain_shares(model: Scorable, professions: Sequence[str]) -> np.ndarray:
   if others := pieces['unknown'] + pieces['several']:
     raise UserError(f"{model.name}: '{others[0]}' is not one piece of its vocabulary")
   texts = [sentence.format(p) for p in professions for sentence in PLAIN_SENTENCES]
-  scores = np.stack(model.candidate_log_probs(texts, [['she', 'he']] * len(texts)))
-  shares = 1 / (1 + np.exp(scores[:, 1] - scores[:, 0]))
+  shares = _preferred(model, texts, [['she', 'he']] * len(texts))
   return shares.reshape(len(professions), -1).mean(1)
 
 

@@ -520,7 +520,7 @@ def test_the_verb(tmp_path, vectors, capsys):
   code, said = run(capsys, 'subspace', '--embeddings', vectors, '--json')
   assert code == 0 and json.loads(said.out)['subspace']['n_pairs'] == 4
   code, said = run(capsys, 'subspace', '--embeddings', vectors)
-  assert code == 0 and 'mother/father left out' in said.out
+  assert code == 0 and '; not in the file: mother/father' in said.out
   code, said = run(capsys, 'professions', '--records', *records)
   assert code == 0 and '19 of 25 parsed (76.0 %)' in said.out and 'team' in said.out
   tables = ['tables', '--records', *records, '--embeddings', vectors, '--output', out]

@@ -17,8 +17,6 @@ def format_subspace(result: Mapping[str, Any]) -> list[str]:
     f'each component: {shares} %']
   lines.append('pairs whose female word has the larger projection: '
                f"{space['pairs_with_female_above']} of {space['n_pairs']}")
-  lines += [f"pair {'/'.join(m['pair'])} left out, not in the file: {', '.join(m['words_missing'])}"
-            for m in space['pairs_missing']]
   he_she = result['cosine_he_she']
   lines.append('cos(he, she): ' + ('a word is missing' if he_she is None else f'{he_she:.4f}'))
   lines.append(f"professions ({found['list']}): {found['found']} of {found['n']} in the file, "
