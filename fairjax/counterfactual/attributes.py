@@ -28,7 +28,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -283,261 +283,246 @@ def load_attribute(name_or_path: str | os.PathLike) -> Attribute:
       raise UserError(f"no templates for {name}, only for {', '.join(list_crossed())}: write a "
                       "YAML file with the fields crossed and templates (docs/measures.md)")
   if file is not None:
-    return _Reader(file.name, file.read_text(encoding='utf-8')).attribute()
+    return _read_attribute(file.name, file.read_text(encoding='utf-8'))
   if not name.endswith(('.yaml', '.yml')) and not os.path.exists(name):
     raise unknown_name('attribute or YAML file', name, list_attributes())
   try:
-    return _Reader(name, read_text(name, what='attribute file')).attribute()
+    return _read_attribute(name, read_text(name, what='attribute file'))
   except RecursionError:
     raise UserError(f'{name} holds itself: take out what refers to the file, or to the list, that '
                     'it is in') from None
 
 
-class _Reader:
-  """An attribute file; its errors name file, line and field (a path of keys and indices)."""
+class _Field:
+  """A value of an attribute file; its errors name file, line and field (keys and indices)."""
 
-  def __init__(self, path: str, text: str):
-    self.path = path
-    try:
-      self.root = yaml.compose(text, Loader=yaml.SafeLoader)
-      self.content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as e:
-      mark = getattr(e, 'problem_mark', None)
-      line = f':{mark.line + 1}' if mark else ''
-      problem = getattr(e, 'problem', None) or first_line(e)
-      raise UserError(f'{path}{line}: not valid YAML: {problem}') from None
-    if not isinstance(self.content, dict):
-      raise UserError(f'{path}: the file must hold fields, one "name: value" a line')
-    self._check_repeated_keys(self.root)
+  def __init__(self, file: str, node: yaml.Node, value: Any, name: str = ''):
+    self._file, self._node, self.value, self._name = file, node, value, name
 
-  def get(self, where: Sequence[str | int]) -> Any:
-    """Reads the value at a path of keys and indices."""
-    node = self.content
-    for key in where:
-      node = node[key]
-    return node
+  def __contains__(self, key: str) -> bool:
+    return key in self.value
 
-  def text(self, where: Sequence[str | int]) -> str:
-    """Reads a string."""
-    value = self.get(where)
-    if not isinstance(value, str):
-      self.fail(where, f'{value!r} is not text: put it in quotes')
-    return value
+  def __getitem__(self, key: Any) -> '_Field':
+    node = self._node
+    if isinstance(node, yaml.SequenceNode):
+      node = node.value[key]
+    elif isinstance(node, yaml.MappingNode):
+      node = next((value for k, value in node.value if k.value == str(key)), node)
+    name = f'[{key}]' if isinstance(key, int) else f'.{key}' if self._name else str(key)
+    return _Field(self._file, node, self.value[key], self._name + name)
 
-  def phrase(self, where: Sequence[str | int]) -> str:
-    """Reads words with single spaces between them."""
-    value = self.text(where)
-    if not value or value != ' '.join(value.split()):
-      self.fail(where, f'{value!r} must be words with single spaces between them, none at the ends')
-    return value
+  @property
+  def place(self) -> str:
+    """As `file:line: field`, e.g. `my.yaml:12: values[3].text`."""
+    return f'{self._file}:{self._node.start_mark.line + 1}: {self._name}'
 
-  def sequence(self, where: Sequence[str | int]) -> list:
-    """Reads a list that is not empty."""
-    value = self.get(where)
-    if not isinstance(value, list) or not value:
-      self.fail(where, 'must be a list with at least one entry')
-    return value
+  def fail(self, message: str) -> NoReturn:
+    """Raises the error of the field."""
+    raise UserError(f'{self.place}: {message}')
 
-  def mapping(self, where: Sequence[str | int]) -> dict:
-    """Reads a mapping that is not empty."""
-    value = self.get(where)
-    if not isinstance(value, dict) or not value:
-      self.fail(where, 'must hold fields')
-    return value
+  def text(self) -> str:
+    """A string."""
+    if not isinstance(self.value, str):
+      self.fail(f'{self.value!r} is not text: put it in quotes')
+    return self.value
 
-  def keys(self, mapping: dict, where: Sequence[str | int], known: Sequence[str]) -> None:
-    """Refuses unknown fields."""
-    for key in mapping:
-      if key not in known:
-        raise unknown_name('field', str(key), known, where=self.place((*where, key)))
+  def phrase(self) -> str:
+    """Words with single spaces between them."""
+    text = self.text()
+    if not text or text != ' '.join(text.split()):
+      self.fail(f'{text!r} must be words with single spaces between them, none at the ends')
+    return text
 
-  def fail(self, where: Sequence[str | int], message: str) -> NoReturn:
-    """Raises the error of a field."""
-    raise UserError(f'{self.place(where)}: {message}')
+  def entries(self) -> list['_Field']:
+    """Those of a list that is not empty."""
+    if not isinstance(self.value, list) or not self.value:
+      self.fail('must be a list with at least one entry')
+    return [self[i] for i in range(len(self.value))]
 
-  def place(self, where: Sequence[str | int]) -> str:
-    """Formats a path as `file:line: field`, e.g. `my.yaml:12: values[3].text`."""
-    node, field = self.root, ''
-    for key in where:
-      field += f'[{key}]' if isinstance(key, int) else f'.{key}' if field else str(key)
-      if isinstance(node, yaml.SequenceNode):
-        node = node.value[key]
-      elif isinstance(node, yaml.MappingNode):
-        pairs = [(k, v) for k, v in node.value if k.value == str(key)]
-        node = pairs[0][1] if pairs else node
-    return f'{self.path}:{node.start_mark.line + 1}: {field}'
-
-  def _check_repeated_keys(self, node) -> None:
-    """Refuses equal keys, of which YAML would silently take the last."""
-    if isinstance(node, yaml.MappingNode):
-      seen = set()
-      for key, value in node.value:
-        if key.value in seen:
-          line = key.start_mark.line + 1
-          raise UserError(f'{self.path}:{line}: field {key.value} is given twice')
-        seen.add(key.value)
-        self._check_repeated_keys(value)
-    elif isinstance(node, yaml.SequenceNode):
-      for item in node.value:
-        self._check_repeated_keys(item)
-
-  def attribute(self) -> Attribute:
-    """Reads all fields."""
-    self.keys(self.content, (), _FIELDS)
-    if 'name' not in self.content:
-      raise UserError(f'{self.path}: field name is missing')
-    name = self.text(('name',))
-    if not re.fullmatch(r'[\w-]+', name, re.ASCII):
-      self.fail(('name',), f"'{name}' may hold only letters, digits, '-' and '_'")
-    crossed = self._crossed() if 'crossed' in self.content else ()
-    if crossed:
-      return self._with_templates(name, combinations(*crossed), crossed)
-    if ('values' in self.content) == ('subgroups' in self.content):
-      raise UserError(f'{self.path}: give either values or subgroups')
-    values = tuple(
-      self._subgroups() if 'subgroups' in self.content else self._values(('values',), None))
-    subgroups: dict[str, str] = {}  # each as it is written first
-    values = tuple(dataclasses.replace(
-      v, subgroup=subgroups.setdefault(normal_form(v.subgroup), v.subgroup)) for v in values)
-    if len(subgroups) < 2:
-      raise UserError(f'{self.path}: all values are of one subgroup: a counterfactual needs a '
-                      'value of another one')
-    owner = {}
-    for value in values:
-      for token in {value.text, *value.tokens}:
-        key = normal_form(token)
-        if key in owner:
-          other, first = owner[key]
-          written = '' if other == token else (
-            f": it is '{other}', with other characters for an accent, apostrophe, hyphen or space")
-          raise UserError(f"{self.path}: '{token}' is given twice (values '{first}' and "
-                          f"'{value.text}'){written}")
-        owner[key] = token, value.text
-    return self._with_templates(name, values)
-
-  def _crossed(self) -> tuple[Attribute, Attribute]:
-    where = ('crossed',)
-    for field in ('values', 'subgroups'):
-      if field in self.content:
-        self.fail((field,), 'the values are those of the crossed attributes: leave it out')
-    if len(self.mapping(where)) != 2:
-      self.fail(where, 'must name two attributes, each after the placeholder for its values')
-    found = []
-    for key in self.content['crossed']:
-      if not isinstance(key, str) or not re.fullmatch(r'[A-Za-z0-9]+', key) or key in _OWN:
-        self.fail((*where, key), f'{key!r} cannot be a placeholder: use letters and digits, not '
-                  f'{", ".join(_OWN)} alone')
-      named = self.text((*where, key))
-      if named not in list_attributes():
-        named = os.path.join(os.path.dirname(self.path), named)
-      attribute = load_attribute(named)
-      if attribute.crossed or any(_AND in v.text for v in attribute.values):
-        self.fail((*where, key), f'{named} crosses attributes itself, or a value holds {_AND!r}')
-      found.append(dataclasses.replace(attribute, name=key))
-    return found[0], found[1]
-
-  def _with_templates(self, name: str, values: tuple[Value, ...],
-                      crossed: tuple[Attribute, ...] = ()) -> Attribute:
-    self.own = () if crossed else _OWN
-    self.needed = tuple(factor.name for factor in crossed) or ('value',)
-    templates = self._templates(('templates',), values) if 'templates' in self.content else ()
-    return Attribute(
-      name=name, values=values, templates=templates, crossed=crossed,
-      template_subsets=self._subsets(templates),
-      source=self.text(('source',)) if 'source' in self.content else '',
-      notes=self.text(('notes',)) if 'notes' in self.content else '',
-      rewordings=self._rewordings(values, len(templates)))
-
-  def _subgroups(self) -> list[Value]:
-    groups = self.mapping(('subgroups',))
-    values = []
-    for group in groups:
-      where = ('subgroups', group)
-      self.keys(self.mapping(where), where, ('values', 'pronouns'))
-      if not isinstance(group, str):
-        self.fail(where, 'the name of a subgroup must be text: put it in quotes')
-      pronouns = self._pronouns((*where, 'pronouns')) if 'pronouns' in groups[group] else {}
-      if 'values' not in groups[group]:
-        self.fail(where, 'field values is missing')
-      values += self._values((*where, 'values'), group, pronouns)
-    return values
-
-  def _values(self, where, subgroup, pronouns=None) -> list[Value]:
-    values = []
-    for i, item in enumerate(self.sequence(where)):
-      place = (*where, i)
-      if not isinstance(item, dict):
-        item, text = {}, self.phrase(place)
-      else:
-        self.keys(item, place, _VALUE_FIELDS)
-        if 'text' not in item:
-          self.fail(place, 'field text is missing')
-        text = self.phrase((*place, 'text'))
-      if subgroup is not None and 'subgroup' in item:
-        self.fail((*place, 'subgroup'), f"the value is in subgroup '{subgroup}' already")
-      own = self.phrase((*place, 'subgroup')) if 'subgroup' in item else subgroup or text
-      tokens: tuple[str, ...] = (text,)
-      if 'tokens' in item:
-        tokens = tuple(self.phrase((*place, 'tokens', j))
-                       for j in range(len(self.sequence((*place, 'tokens')))))
-      article = self.text((*place, 'article')) if 'article' in item else article_by_letter(text)
-      if article not in ('a', 'an'):
-        self.fail((*place, 'article'), f"'{article}' is neither a nor an")
-      words = self._pronouns((*place, 'pronouns')) if 'pronouns' in item else pronouns or {}
-      values.append(Value(text, own, tokens, article, words))
-    return values
-
-  def _pronouns(self, where) -> dict[str, str]:
-    pronouns = {k: self.phrase((*where, k)) for k in self.mapping(where)}
-    for key in pronouns:
-      if not isinstance(key, str) or not key.isidentifier() or key in ('value', 'a', 'A'):
-        self.fail((*where, key), f"'{key}' cannot be the name of a pronoun")
-    return pronouns
-
-  def _rewordings(self, values, count) -> tuple[tuple[Template, ...], ...]:
-    if 'rewordings' not in self.content:
-      return ()
-    place = ('rewordings',)
-    if len(self.sequence(place)) != count:
-      self.fail(place, f'must hold one list for each of the {count} templates')
-    found = tuple(self._templates((*place, i), values) for i in range(count))
-    if len(found[0]) < 3 or len({len(phrases) for phrases in found}) > 1:
-      self.fail(place, 'must hold equally many rewordings of each template, 3 or more')
+  def fields(self, known: Sequence[str] = ()) -> dict[Any, '_Field']:
+    """Those of a mapping that is not empty; others than `known`, if given, are refused."""
+    if not isinstance(self.value, dict) or not self.value:
+      self.fail('must hold fields')
+    found = {key: self[key] for key in self.value}
+    for key, field in found.items():
+      if known and key not in known:
+        raise unknown_name('field', str(key), known, where=field.place)
     return found
 
-  def _templates(self, place, values) -> tuple[Template, ...]:
-    templates, seen = [], {}
-    for i in range(len(self.sequence(place))):
-      where = (*place, i)
-      template = Template(self.phrase(where), str(i + 1))
-      if set('{}') & set(_PLACEHOLDER.sub('', template.text)):
-        self.fail(where, 'a brace that belongs to no placeholder')
-      for needed in self.needed:
-        if needed not in template.placeholders:
-          self.fail(where, f'placeholder {{{needed}}} is missing')
-      for value in values:
-        known = {*self.own, *value.pronouns}
-        for placeholder in template.placeholders:
-          if placeholder not in known:
-            names = ', '.join(f'{{{k}}}' for k in sorted(known))
-            self.fail(where, f"placeholder {{{placeholder}}} is unknown for value '{value.text}': "
-                      f'it has {names}')
-      key = normal_form(template.text)
-      if key in seen:
-        self.fail(where, f'the same as template {seen[key]}')
-      seen[key] = template.id
-      templates.append(template)
-    return tuple(templates)
 
-  def _subsets(self, templates) -> dict[str, tuple[int, ...]]:
-    if 'template_subsets' not in self.content:
-      return {}
-    subsets = {}
-    for name in self.mapping(('template_subsets',)):
-      numbers = self.sequence(('template_subsets', name))
-      for i, number in enumerate(numbers):
-        if type(number) is not int or not 1 <= number <= len(templates):
-          self.fail(('template_subsets', name, i),
-                    f'{number!r} is not the number of a template (1 to {len(templates)})')
-      subsets[str(name)] = tuple(n - 1 for n in numbers)
-    return subsets
+def _read_attribute(path: str, text: str) -> Attribute:
+  """An attribute from the content of a file."""
+  try:
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    repeated = next(_repeated_keys(node), None)
+    content = None if node is None else loader.construct_document(node)
+  except (yaml.YAMLError, ValueError) as e:
+    mark = getattr(e, 'problem_mark', None)
+    line = f':{mark.line + 1}' if mark else ''
+    problem = getattr(e, 'problem', None) or first_line(e)
+    raise UserError(f'{path}{line}: not valid YAML: {problem}') from None
+  if not isinstance(content, dict):
+    raise UserError(f'{path}: the file must hold fields, one "name: value" a line')
+  if repeated:
+    line = repeated.start_mark.line + 1
+    raise UserError(f'{path}:{line}: field {repeated.value} is given twice')
+  root = _Field(path, node, content)
+  root.fields(_FIELDS)
+  if 'name' not in root:
+    raise UserError(f'{path}: field name is missing')
+  name = root['name'].text()
+  if not re.fullmatch(r'[\w-]+', name, re.ASCII):
+    root['name'].fail(f"'{name}' may hold only letters, digits, '-' and '_'")
+  crossed = _crossed(root, path) if 'crossed' in root else ()
+  values = combinations(*crossed) if crossed else _values_of(root, path)
+  needed = tuple(factor.name for factor in crossed) or ('value',)
+  own = () if crossed else _OWN
+  templates = _templates(root['templates'], values, needed, own) if 'templates' in root else ()
+  rewordings: tuple[tuple[Template, ...], ...] = ()
+  if 'rewordings' in root:
+    lists = root['rewordings'].entries()
+    if len(lists) != len(templates):
+      root['rewordings'].fail(f'must hold one list for each of the {len(templates)} templates')
+    rewordings = tuple(_templates(field, values, needed, own) for field in lists)
+    if len(rewordings[0]) < 3 or len(set(map(len, rewordings))) > 1:
+      root['rewordings'].fail('must hold equally many rewordings of each template, 3 or more')
+  return Attribute(
+    name=name, values=values, templates=templates, crossed=crossed, rewordings=rewordings,
+    template_subsets=_subsets(root, len(templates)),
+    source=root['source'].text() if 'source' in root else '',
+    notes=root['notes'].text() if 'notes' in root else '')
+
+
+def _repeated_keys(node: yaml.Node | None) -> Iterator[yaml.Node]:
+  """Keys that a mapping gives twice, of which YAML would silently take the last."""
+  if isinstance(node, yaml.MappingNode):
+    seen = set()
+    for key, value in node.value:
+      if str(key.value) in seen:
+        yield key
+      seen.add(str(key.value))
+      yield from _repeated_keys(value)
+  elif isinstance(node, yaml.SequenceNode):
+    for item in node.value:
+      yield from _repeated_keys(item)
+
+
+def _crossed(root: _Field, path: str) -> tuple[Attribute, Attribute]:
+  for name in ('values', 'subgroups'):
+    if name in root:
+      root[name].fail('the values are those of the crossed attributes: leave it out')
+  factors = root['crossed'].fields()
+  if len(factors) != 2:
+    root['crossed'].fail('must name two attributes, each after the placeholder for its values')
+  found = []
+  for key, field in factors.items():
+    if not isinstance(key, str) or not re.fullmatch(r'[A-Za-z0-9]+', key) or key in _OWN:
+      field.fail(f'{key!r} cannot be a placeholder: use letters and digits, not '
+                 f'{", ".join(_OWN)} alone')
+    named = field.text()
+    if named not in list_attributes():
+      named = os.path.join(os.path.dirname(path), named)
+    attribute = load_attribute(named)
+    if attribute.crossed or any(_AND in v.text for v in attribute.values):
+      field.fail(f'{named} crosses attributes itself, or a value holds {_AND!r}')
+    found.append(dataclasses.replace(attribute, name=key))
+  return found[0], found[1]
+
+
+def _values_of(root: _Field, path: str) -> tuple[Value, ...]:
+  """The values of a file with values or subgroups, which differ in the normal form."""
+  if ('values' in root) == ('subgroups' in root):
+    raise UserError(f'{path}: give either values or subgroups')
+  values = [] if 'subgroups' in root else [_value(item) for item in root['values'].entries()]
+  for group, field in root['subgroups'].fields().items() if 'subgroups' in root else ():
+    field.fields(('values', 'pronouns'))
+    if not isinstance(group, str):
+      field.fail('the name of a subgroup must be text: put it in quotes')
+    pronouns = _pronouns(field['pronouns']) if 'pronouns' in field else {}
+    if 'values' not in field:
+      field.fail('field values is missing')
+    values += [_value(item, group, pronouns) for item in field['values'].entries()]
+  subgroups: dict[str, str] = {}  # each as it is written first
+  owner: dict[str, tuple[str, str]] = {}
+  for i, value in enumerate(values):
+    group = subgroups.setdefault(normal_form(value.subgroup), value.subgroup)
+    values[i] = dataclasses.replace(value, subgroup=group)
+    for token in {value.text, *value.tokens}:
+      key = normal_form(token)
+      if key in owner:
+        other, first = owner[key]
+        written = '' if other == token else (
+          f": it is '{other}', with other characters for an accent, apostrophe, hyphen or space")
+        raise UserError(f"{path}: '{token}' is given twice (values '{first}' and "
+                        f"'{value.text}'){written}")
+      owner[key] = token, value.text
+  if len(subgroups) < 2:
+    raise UserError(f'{path}: all values are of one subgroup: a counterfactual needs a value of '
+                    'another one')
+  return tuple(values)
+
+
+def _value(item: _Field, group: str | None = None, pronouns: Mapping[str, str] | None = None
+           ) -> Value:
+  """A value; `group` and `pronouns` are those of the subgroup that it is listed under."""
+  if not isinstance(item.value, dict):
+    text = item.phrase()
+    return Value(text, group or text, (text,), article_by_letter(text), pronouns or {})
+  item.fields(_VALUE_FIELDS)
+  if 'text' not in item:
+    item.fail('field text is missing')
+  text = item['text'].phrase()
+  if group is not None and 'subgroup' in item:
+    item['subgroup'].fail(f"the value is in subgroup '{group}' already")
+  own = item['subgroup'].phrase() if 'subgroup' in item else group or text
+  tokens = tuple(t.phrase() for t in item['tokens'].entries()) if 'tokens' in item else (text,)
+  article = item['article'].text() if 'article' in item else article_by_letter(text)
+  if article not in ('a', 'an'):
+    item['article'].fail(f"'{article}' is neither a nor an")
+  words = _pronouns(item['pronouns']) if 'pronouns' in item else pronouns or {}
+  return Value(text, own, tokens, article, words)
+
+
+def _pronouns(field: _Field) -> dict[str, str]:
+  words = field.fields()
+  for key, word in words.items():
+    if not isinstance(key, str) or not key.isidentifier() or key in _OWN:
+      word.fail(f"'{key}' cannot be the name of a pronoun")
+  return {key: word.phrase() for key, word in words.items()}
+
+
+def _templates(
+  field: _Field, values: Sequence[Value], needed: Sequence[str], own: Sequence[str],
+) -> tuple[Template, ...]:
+  """Templates with the placeholders `needed`, and no others than `own` and the values' words."""
+  found: dict[str, Template] = {}
+  for i, entry in enumerate(field.entries(), 1):
+    template = Template(entry.phrase(), str(i))
+    if set('{}') & set(_PLACEHOLDER.sub('', template.text)):
+      entry.fail('a brace that belongs to no placeholder')
+    for name in needed:
+      if name not in template.placeholders:
+        entry.fail(f'placeholder {{{name}}} is missing')
+    for value in values:
+      known = {*own, *value.pronouns}
+      for name in template.placeholders:
+        if name not in known:
+          names = ', '.join(f'{{{k}}}' for k in sorted(known))
+          entry.fail(f"placeholder {{{name}}} is unknown for value '{value.text}': it has {names}")
+    other = found.setdefault(normal_form(template.text), template)
+    if other is not template:
+      entry.fail(f'the same as template {other.id}')
+  return tuple(found.values())
+
+
+def _subsets(root: _Field, count: int) -> dict[str, tuple[int, ...]]:
+  if 'template_subsets' not in root:
+    return {}
+  subsets = {}
+  for name, field in root['template_subsets'].fields().items():
+    for entry in field.entries():
+      if type(entry.value) is not int or not 1 <= entry.value <= count:
+        entry.fail(f'{entry.value!r} is not the number of a template (1 to {count})')
+    subsets[str(name)] = tuple(number - 1 for number in field.value)
+  return subsets
