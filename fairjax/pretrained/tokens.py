@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.inputs import is_whole, replace_broken
+from fairjax.inputs import replace_broken
 from fairjax.vocabulary import (
   named_tokens,
   parse_tokenizer,
@@ -81,9 +81,12 @@ class Encoded(NamedTuple):
   """Token ids of texts."""
 
   ids: list[np.ndarray]  # one int32 array a text, special tokens included
-  truncated: int  # texts that were longer than the model reads and lost their end
-  repaired: int  # texts that held lone surrogates, which were replaced by U+FFFD
-  cut: list[bool] | None = None  # whether each text lost its end; None of pairs
+  cut: list[bool]  # whether each text was longer than the model reads and lost its end
+
+  @property
+  def truncated(self) -> int:
+    """How many texts were cut."""
+    return sum(self.cut)
 
 
 class CutTexts:
@@ -232,8 +235,7 @@ def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> En
   empty = [i for i, row in enumerate(ids) if not row.size]
   if empty:
     raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
-  cut = [bool(e.overflowing) for e in encodings]
-  return Encoded(ids, sum(cut), sum(not is_whole(text) for text in texts), cut)
+  return Encoded(ids, [bool(e.overflowing) for e in encodings])
 
 
 # Whether a tokenizer is the model's own: another one of the same size would change ids silently.
@@ -287,8 +289,7 @@ def encode_pairs(
       raise UserError(f'the pair {pair[0][:60]!r}, {pair[1][:60]!r} does not become one separator '
                       "after each sentence: it holds the tokenizer's own separator as text, or "
                       'the tokenizer does not join pairs as BERT does')
-  repaired = sum(not is_whole(a + b) for a, b in zip(firsts, seconds, strict=True))
-  return Encoded(ids, sum(bool(e.overflowing) for e in encodings), repaired)
+  return Encoded(ids, [bool(e.overflowing) for e in encodings])
 
 
 def separator_id(tokenizer: Any) -> int:

@@ -128,12 +128,6 @@ def test_a_missing_head_is_never_made_up(name, head, message):
   refused(GOLDEN / name, head, message)
 
 
-def test_pooler_is_needed_by_the_classifier_only(copy):
-  folder = copy('bert_classifier', drop('bert.pooler.dense.weight', 'bert.pooler.dense.bias'))
-  assert 'pooler' not in load_pretrained(folder, 'encoder').params
-  refused(folder, 'classifier', 'no classifier head: tensors pooler')
-
-
 @pytest.mark.parametrize(('name', 'head', 'prefix'), [
   ('gpt2', 'lm', '_orig_mod.'), ('bert_mlm', 'mlm', 'module.'), ('albert_mlm', 'mlm', 'model.'),
   ('gpt2', 'lm', 'module._orig_mod.'), ('bert_classifier', 'classifier', 'base_model.model.'),

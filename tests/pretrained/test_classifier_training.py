@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
 from fairjax.measure import load_scorer
-from fairjax.pretrained import classifier, fit, load_pretrained
+from fairjax.pretrained import fit, load_pretrained
 from fairjax.train import make_mesh
 
 SMALL = ['--layers=1', '--dim=32', '--heads=2', '--vocab_size=80', '--max_length=16',
@@ -89,11 +89,6 @@ def test_the_loss_of_an_epoch_is_that_of_its_rows():
            for s, loss, rows in ((3, 9, 8), (4, 1, 8), (6, 2, 6), (7, 9, 8))]
   found = fit.FineTuning.epoch_loss(types.SimpleNamespace(epoch_steps=3), lines, 1)
   assert found == pytest.approx((1 * 8 + 2 * 12) / 20)
-
-
-def test_scores_are_on_the_right_side(trained):
-  scores = load_scorer(f'bert:{trained}').score(['the plot is wooden .', 'the plot is fine .'])
-  assert scores[0] < 0.2 and scores[1] > 0.8
 
 
 def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_path, monkeypatch,
@@ -256,10 +251,3 @@ def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys
   error = capsys.readouterr().err
   assert 'all 2 training texts are positive' in error and error.count('\n') == 1
   assert not (tmp_path / 'other').exists()
-
-
-def test_the_loss_must_be_finite(data, tmp_path, capsys, monkeypatch):
-  losses = classifier.class_losses
-  monkeypatch.setattr(classifier, 'class_losses', lambda *a, **k: losses(*a, **k) * float('nan'))
-  assert train(data, tmp_path / 'sst') != 0
-  assert 'not finite' in capsys.readouterr().err

@@ -68,24 +68,13 @@ def test_a_correlation_in_the_features_is_seen(folder):
   assert rows[low]['difference'] < 0 < rows[high]['difference']
 
 
-def test_the_opposite_is_seen_too_and_nothing_where_nothing_is(folder):
-  opposite = {w: (-g if w in profession_shares() else g) for w, g in BIASED.items()}
-  assert stsb(folder, opposite, restarts=1)['r']['mean'] < -0.95
-  blind = stsb(folder, {}, restarts=1)
-  assert blind['r']['mean'] is None and blind['r']['undefined'] == 1
-  assert blind['dev_pearson']['mean'] > 0.6
-
-
-def test_biographies_show_a_slope_only_where_gender_is_read(folder):
-  options = dict(mode='frozen', recipe=Recipe(25, 32, 1e-2), **QUIET)
-  seen = measure_bios(Known(GENDERED), folder / 'bios', restarts=2, **options)
+def test_biographies_show_a_slope_where_gender_is_read(folder):
+  seen = measure_bios(Known(GENDERED), folder / 'bios', restarts=2, mode='frozen',
+                      recipe=Recipe(25, 32, 1e-2), **QUIET)
   assert seen['slope']['mean'] > 0.2 and seen['slope']['low'] > 0 and seen['slope']['n'] == 24
   assert seen['accuracy']['mean'] > 0.4 and seen['accuracy']['n'] == 24 * 40
   assert seen['left_out'] == [] and seen['splits_given']
   assert all(row['n_female'] == row['n_male'] == 20 for row in seen['by_profession'])
-  blind = measure_bios(Known({}), folder / 'bios', restarts=1, **options)
-  assert abs(blind['slope']['mean']) < 0.15 < seen['slope']['mean']
-  assert blind['slope']['low'] < 0 < blind['slope']['high']
 
 
 def test_a_head_finds_the_line_that_is_there():

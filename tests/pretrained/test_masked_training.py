@@ -168,28 +168,6 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
     assert words in capsys.readouterr().err and not (tmp_path / 'x').exists()
 
 
-def test_updates_that_are_not_finite_are_skipped_counted_and_end_it(text, tmp_path, monkeypatch,
-                                                                    capsys):
-  whole = MaskedRows.training
-
-  def broken(steps):
-    def batches(self, first, size):
-      for number, batch in enumerate(whole(self, first, size), first):
-        yield batch | {'weights': batch['weights'] * (np.nan if number in steps else 1)}
-    return batches
-
-  monkeypatch.setattr(MaskedRows, 'training', broken({3, 7}))
-  assert train(text, tmp_path / 'two') == 0
-  assert '2 updates skipped' in capsys.readouterr().out
-  card = json.loads((tmp_path / 'two' / 'card.json').read_text())
-  assert card['result']['skipped_updates'] == 2
-  assert all(np.isfinite(x).all() for x in load_file(tmp_path / 'two/model.safetensors').values())
-  monkeypatch.setattr(MaskedRows, 'training', broken(range(1, 99)))
-  assert train(text, tmp_path / 'all') == 1
-  assert 'not finite' in capsys.readouterr().err
-  assert not (tmp_path / 'all' / 'model.safetensors').exists()
-
-
 def test_it_learns_what_can_be_learned(text, tmp_path):
   """Four sentences that no two words share: any word tells the others."""
   assert train(text, tmp_path / 'mlm', '--steps=300', '--learning_rate=0.01',

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from golden_models import GOLDEN, expected
+from golden_models import GOLDEN
 
 from fairjax import pretrained
 from fairjax.errors import UserError
-from fairjax.pretrained import load_pretrained, mlm_logits
+from fairjax.pretrained import load_pretrained
 from fairjax.pretrained.models import (
   _gelu,
   parse_freeze,
@@ -25,21 +25,6 @@ encode = jax.jit(pretrained.encode, static_argnums=1, static_argnames=('packing'
 @pytest.fixture(scope='module')
 def bert():
   return load_pretrained(GOLDEN / 'bert_classifier', 'classifier')
-
-
-@pytest.mark.parametrize(('freeze', 'embedding', 'first', 'last'), [
-  ('none', 1, 1, 1), ('embedding', 0, 1, 1), ('1', 0, 0, 1), ('all', 0, 0, 0)])
-def test_parts_by_word(bert, freeze, embedding, first, last):
-  left = jax.tree.map(lambda mask, array: mask * np.ones_like(array),
-                      trainable_mask(bert.params, bert.arch, freeze), bert.params)
-  assert bert.arch.num_layers > 1
-  for array in left['embeddings'].values():
-    assert (np.asarray(array) == embedding).all()
-  for array in left['layers'].values():
-    assert (np.asarray(array)[0] == first).all() and (np.asarray(array)[-1] == last).all()
-  for group in ('pooler', 'classifier'):
-    for array in left[group].values():
-      assert (np.asarray(array) == 1).all()
 
 
 def test_albert_shares_its_layers():
@@ -58,22 +43,6 @@ def test_albert_shares_its_layers():
 def test_other_words_are_refused(bert, word):
   with pytest.raises(UserError, match='--freeze: .* is not none, embedding, all'):
     parse_freeze(word, bert.arch)
-
-
-@pytest.mark.parametrize('groups', [1, 2])
-def test_packed_tokens_give_the_same_states(bert, groups):
-  rng = np.random.default_rng(0)
-  ids = rng.integers(0, 90, (6, 24))
-  sizes = np.array([24, 1, 7, 3, 12, 2])
-  mask = np.arange(24)[None] < sizes[:, None]
-  arch, params = bert.arch, bert.params
-  plain = encode(params, arch, ids, mask)
-  most = max(sizes[:3].sum(), sizes[3:].sum()) if groups == 2 else sizes.sum()
-  for capacity in (most, most + 5):
-    packed = encode(params, arch, ids, mask, packing=(groups, int(capacity)))
-    assert packed.shape == plain.shape
-    np.testing.assert_allclose(packed[mask], plain[mask], atol=2e-6)
-    assert np.isfinite(packed).all()
 
 
 @pytest.mark.parametrize(('packing', 'unrolled'), [(None, True), ((2, 44), False)])
@@ -117,16 +86,6 @@ def test_gelu_is_x_times_the_normal_distribution_function(dtype):
   assert (np.abs(found - wanted) <= off).all()
 
 
-def test_mlm_at_places_is_mlm_everywhere():
-  model, golden = load_pretrained(GOLDEN / 'bert_mlm', 'mlm'), expected('bert_mlm')
-  hidden = encode(model.params, model.arch, jnp.asarray(golden['ids']),
-                  jnp.asarray(golden['mask'].astype(bool)), jnp.asarray(golden['token_types']))
-  places = np.array([[3, 18], [0, 0], [6, 1], [11, 2]])
-  logits = mlm_logits(model.params, model.arch, hidden, jnp.asarray(places))
-  want = golden['logits'][np.arange(4)[:, None], places]
-  np.testing.assert_allclose(logits, want, atol=1e-5)
-
-
 def test_compile_time_does_not_depend_on_depth():
   model = load_pretrained(GOLDEN / 'bert_mlm', 'encoder')
   ids = jnp.zeros((2, 5), int)
@@ -139,8 +98,3 @@ def test_compile_time_does_not_depend_on_depth():
     return len(text.splitlines())
 
   assert lines(3) == lines(24)
-
-
-def test_albert_repeats_its_groups():
-  arch = load_pretrained(GOLDEN / 'albert_mlm', 'mlm').arch
-  assert arch.layer_order == (0, 1, 0, 1, 2, 3, 2, 3)
