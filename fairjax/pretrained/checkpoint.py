@@ -673,11 +673,7 @@ class ModelFiles:
   @functools.cached_property
   def _own_tensors(self) -> dict[str, Stored]:
     """Without the adapter; those of a GGUF file with the names of the family's own files."""
-    if self.gguf is None:
-      return open_tensors(weight_files(self.directory))
-    prefix = 'transformer.' if self.config['model_type'] == 'gpt2' else ''
-    return {name if name.startswith('lm_head.') else prefix + name: tensor
-            for name, tensor in self.gguf.tensors.items()}
+    return self.gguf.tensors if self.gguf else open_tensors(weight_files(self.directory))
 
   @functools.cached_property
   def tensors(self) -> dict[str, Stored]:

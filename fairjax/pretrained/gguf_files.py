@@ -23,19 +23,6 @@ from fairjax.pretrained.tensor_files import Stored, damaged
 
 _KINDS = {'gpt2': 'gpt2', 'llama': 'llama', 'qwen2': 'qwen2', 'qwen3': 'qwen3', 'gemma2': 'gemma2',
           'gemma3': 'gemma3_text'}  # general.architecture -> model_type
-_NAMES = {  # end of the published name -> that of GGUF
-  'input_layernorm': 'attn_norm', 'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k',
-  'self_attn.v_proj': 'attn_v', 'self_attn.o_proj': 'attn_output',
-  'self_attn.q_norm': 'attn_q_norm', 'self_attn.k_norm': 'attn_k_norm',
-  'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up', 'mlp.down_proj': 'ffn_down',
-  'post_attention_layernorm': 'ffn_norm', 'ln_1': 'attn_norm',
-  'ln_2': 'ffn_norm', 'attn.c_attn': 'attn_qkv', 'attn.c_proj': 'attn_output',
-  'mlp.c_fc': 'ffn_up', 'mlp.c_proj': 'ffn_down', 'model.embed_tokens': 'token_embd',
-  'model.norm': 'output_norm', 'lm_head': 'output', 'wte': 'token_embd', 'wpe': 'position_embd',
-  'ln_f': 'output_norm'}
-_GEMMA_NAMES = _NAMES | {
-  'post_attention_layernorm': 'post_attention_norm', 'pre_feedforward_layernorm': 'ffn_norm',
-  'post_feedforward_layernorm': 'post_ffw_norm'}
 _SCALINGS = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))  # of Llama 3.1 and of Llama 3.2
 
 
@@ -96,12 +83,11 @@ def _converted(path, gguf, fields, found) -> GGUF:
     config['rope_scaling'] = _llama3_scaling(path, config, np.asarray(scaling.data).reshape(-1))
   decoder = read_decoder_config(config, where=str(path))
   tensors, missing = {}, []
-  for name in tensor_shapes(decoder):
-    base, _, last = name.rpartition('.')
-    layer = next((part for part in base.split('.') if part.isdecimal()), None)
-    names = _GEMMA_NAMES if kind.startswith('gemma') else _NAMES
-    theirs = (f'{names[base]}.{last}' if layer is None else
-              f"blk.{layer}.{names[base.split(f'.{layer}.', 1)[1]]}.{last}")
+  names = gguf.get_tensor_name_map(
+    next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == kind), decoder.num_layers)
+  for plain in tensor_shapes(decoder):
+    name = f'transformer.{plain}' if kind == 'gpt2' and not plain.startswith('lm_head.') else plain
+    theirs = names.get_name(name, try_suffixes=('.weight', '.bias'))
     if theirs not in found:
       missing.append(theirs)
     else:
@@ -208,7 +194,7 @@ def _llama3_scaling(path, config, factors) -> dict[str, Any]:
 def _stored(gguf, tensor, name: str, kind: str, config: DecoderConfig) -> Stored:
   """A tensor in the published form."""
   norm = kind.startswith('gemma') and name.endswith('norm.weight')
-  turned = kind == 'gpt2' and name.startswith('h.') and len(tensor.shape) == 2
+  turned = kind == 'gpt2' and '.h.' in name and len(tensor.shape) == 2
   permuted = kind == 'llama' and '_proj' in name and name.split('.')[-2][:1] in 'qk'
   shape = tuple(int(n) for n in reversed(tensor.shape))
 

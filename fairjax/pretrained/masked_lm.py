@@ -23,7 +23,7 @@ from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.pretrained.checkpoint import Architecture, load_pretrained, read_architecture
-from fairjax.pretrained.masked_rows import MaskedRows, Masking, Rows, special_tokens
+from fairjax.pretrained.masked_rows import MaskedRows, Masking, Rows
 from fairjax.pretrained.models import (
   encode,
   format_frozen,
@@ -220,15 +220,13 @@ class _Run:
   def __init__(self, start: Start, train: Rows, valid: Rows, settings: Settings, mesh: Mesh):
     self._start, self._settings, self._mesh = start, settings, mesh
     self._config = settings.train
-    special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start',
-                             vocab_size=start.arch.vocab_size)
     # Rows of one length compile once; padding is no more than the longest needs.
     longest = max(train.longest, valid.longest)
     self.length = min(-(-longest // 8) * 8, start.arch.max_positions)
     masking = Masking(settings.mask_share, settings.whole_words,
                       derive_seed(settings.seed, 'masked-lm/masking'))
     self._train, self._valid = (
-      MaskedRows(rows, special, masking, vocab_size=start.arch.vocab_size, length=self.length)
+      MaskedRows(rows, masking, vocab_size=start.arch.vocab_size, length=self.length)
       for rows in (train, valid))
     if not any(len(self._valid.masked(row, None)[1]) for row in range(len(valid))):
       raise UserError('the validation text is so short that nothing of it is masked: give more '

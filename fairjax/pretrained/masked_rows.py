@@ -35,7 +35,7 @@ class Special(NamedTuple):
   all: frozenset[int]  # these and every other special token: neither masked nor drawn
 
 
-def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int = 0) -> Special:
+def special_tokens(tokenizer: Any, *, pad_id: int, where: str, vocab_size: int) -> Special:
   """Special tokens of a tokenizer, and the ids below `vocab_size` that have no token."""
   ends = tokenizer.encode('').ids
   if len(ends) != 2:
@@ -68,7 +68,7 @@ class Rows:
 
   def __init__(self, tokens: Tokens, encoder: PieceEncoder, special: Special, layout: '_Layout',
                digest: str):
-    self._tokens, self._encoder, self._special = tokens, encoder, special
+    self._tokens, self._encoder, self.special = tokens, encoder, special
     self._begins = np.array(layout.begins, np.int64)
     self._ends = np.array(layout.ends, np.int64)
     self.counts, self.size, self.longest = layout.counts, layout.size, layout.longest
@@ -80,7 +80,7 @@ class Rows:
 
   def row(self, number: int) -> tuple[np.ndarray, np.ndarray]:
     """One row."""
-    encoder, special = self._encoder, self._special
+    encoder, special = self._encoder, self.special
     found = self._tokens[int(self._begins[number]):int(self._ends[number])].astype(np.int32)
     found = found[found != encoder.border_id]
     border = found == encoder.eos_id
@@ -211,13 +211,12 @@ class Masking(NamedTuple):
 class MaskedRows:
   """Batches of masked rows of T places, `length`, with at most P, `places`, to be found."""
 
-  def __init__(self, rows: Rows, special: Special, masking: Masking, *, vocab_size: int,
-               length: int):
-    self._rows, self._special, self._masking = rows, special, masking
+  def __init__(self, rows: Rows, masking: Masking, *, vocab_size: int, length: int):
+    self._rows, self._special, self._masking = rows, rows.special, masking
     self.length = length
     self.places = math.floor(masking.share * (length - 2)) + 1
     self._specials = np.zeros(vocab_size, bool)
-    self._specials[list(special.all)] = True
+    self._specials[list(rows.special.all)] = True
     self._drawn = np.flatnonzero(~self._specials).astype(np.int32)
 
   def __len__(self) -> int:

@@ -55,7 +55,8 @@ def train_on_text(
   if start is None:
     start = from_vocabulary(encoder.vocabulary(), sizes, seed=settings.seed, log=log)
   start = with_dropout(start, hidden=hidden_dropout, attention=attention_dropout)
-  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where=init or 'the new model')
+  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where=init or 'the new model',
+                           vocab_size=start.arch.vocab_size)
   if settings.whole_words and not tells_words_apart(start.tokenizer):
     raise UserError(f'{init}: its tokenizer does not tell words apart: leave --whole-words out')
   survey, laid_out = prepared.survey, []

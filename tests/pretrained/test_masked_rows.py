@@ -22,7 +22,7 @@ def tokenizer():
 
 @pytest.fixture(scope='module')
 def special(tokenizer):
-  return special_tokens(tokenizer, pad_id=0, where='here')
+  return special_tokens(tokenizer, pad_id=0, where='here', vocab_size=0)
 
 
 @pytest.fixture(scope='module')
@@ -108,7 +108,7 @@ def many(tokenizer, special, number=4000, **changes):
   rows = rows_of(texts, tokenizer, special, max_length=64)
   options = {'share': 0.15, 'whole_words': False, 'seed': 5} | changes
   vocab = tokenizer.get_vocab_size()
-  return rows, MaskedRows(rows, special, Masking(**options), vocab_size=vocab, length=64)
+  return rows, MaskedRows(rows, Masking(**options), vocab_size=vocab, length=64)
 
 
 @pytest.mark.parametrize('whole_words', [False, True])

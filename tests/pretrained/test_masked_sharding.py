@@ -49,7 +49,7 @@ def starts():
 
 def arguments(start, steps=6):
   """Rows, settings and the like of a short training with dropout."""
-  special = special_tokens(start.tokenizer, pad_id=0, where='x')
+  special = special_tokens(start.tokenizer, pad_id=0, where='x', vocab_size=64)
   rows = rows_of([SENTENCES * 6], start.tokenizer, special)
   settings = Settings(TrainConfig(steps=steps, batch_size=8, learning_rate=1e-3, warmup_steps=2,
                                   log_every=2, eval_every=steps, checkpoint_every=3), 0.3)

@@ -59,10 +59,9 @@ def start():
 
 
 def masked_rows(start, *, share=0.3, count=8):
-  special = special_tokens(start.tokenizer, pad_id=0, where='x')
+  special = special_tokens(start.tokenizer, pad_id=0, where='x', vocab_size=0)
   rows = rows_of([SENTENCES * 6], start.tokenizer, special)
-  masked = MaskedRows(rows, special, Masking(share, False, 0), vocab_size=start.arch.vocab_size,
-                      length=16)
+  masked = MaskedRows(rows, Masking(share, False, 0), vocab_size=start.arch.vocab_size, length=16)
   return next(iter(masked.training(0, count)))
 
 

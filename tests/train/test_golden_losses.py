@@ -35,7 +35,8 @@ def masked_losses(folder):
   sizes = Sizes(kind='bert', layers=2, dim=16, heads=2, vocab_size=120, max_length=16)
   start = new_start(sizes)
   start = start._replace(params=jax.tree.map(lambda x: x.astype('float64'), start.params))
-  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start')
+  special = special_tokens(start.tokenizer, pad_id=start.arch.pad_id, where='the start',
+                           vocab_size=start.arch.vocab_size)
   rows = rows_of([SENTENCES * 6], start.tokenizer, special)
   train = TrainConfig(steps=STEPS, batch_size=8, learning_rate=0.01, warmup_steps=2, log_every=1)
   train_masked(start, rows, rows, folder, settings=Settings(train), source={},
