@@ -19,9 +19,9 @@ from tests.benchmarks import floors, harness, model_flags, sampler, tradeoff
 PROVENANCE = {'benchmark', 'options', 'command', 'device', 'cores', 'load_average', 'platform',
               'versions', 'date'}
 FLOOR = {'products', 'bytes', 'seconds', 'binds'}
-TINY = ('--layers=2', '--dim=16', '--heads=2', '--segment_len=8', '--vocab_size=64')
-STEP = (*TINY, '--batch_size=8', '--rounds=1')
-SAMPLER = ('--values=2', '--samples=8', '--new_tokens=3', '--rounds=1')
+SIZES = {'layers': 2, 'dim': 16, 'heads': 2, 'segment_len': 8, 'vocab_size': 64, 'batch_size': 8,
+         'samples': 8, 'new_tokens': 3}
+TINY = '--config=tests/benchmarks/small.py:' + ','.join(f'{k}={v}' for k, v in SIZES.items())
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def run(monkeypatch, capsys):
 
 
 def test_sampler(run):
-  found = run('sampler', *TINY, *SAMPLER, '--devices=1', '--uncoupled')
+  found = run('sampler', TINY, '--rounds=1', '--devices=1', '--uncoupled')
   assert found['floor'].keys() == FLOOR and found['devices'] == 1 and not found['coupled']
   assert found['memory_mib'].keys() == {'arguments', 'temporaries', 'outputs', 'aliased'}
   rate = found['continuations_per_s']
@@ -58,15 +58,16 @@ def test_sampler(run):
 
 
 def test_the_step_of_a_decoder(run):
-  found = run('debias_step', '--decoder=tiny', '--segment_len=8', '--batch_size=8', '--rounds=1',
-              '--steps=plain,fused', '--devices=1')
+  found = run('debias_step', TINY, '--decoder=tiny', '--rounds=1', '--steps=plain,fused',
+              '--devices=1')
   assert found['tokens_over_plain']['fused'] == 2
 
 
 @pytest.mark.weekly  # its step and its floor are those of `peers`
 def test_debias_step_with_the_parts_of_a_real_model(run):
-  found = run('debias_step', *STEP, '--cutoffs=20', '--div_val=4', '--hidden_dropout=0.1',
-              '--attention=shift', '--devices=1', '--steps=fused,stacked')
+  found = run('debias_step', TINY, '--config.model.cutoffs=20,', '--config.model.div_val=4',
+              '--config.model.hidden_dropout=0.1', '--config.model.attention=shift', '--rounds=1',
+              '--devices=1', '--steps=fused,stacked')
   names = {'fused', 'stacked'}  # the plain step is that of `peers`
   for key in ('seconds', 'argument_mib', 'temporary_mib', 'output_mib', 'floors', 'share_of_peak'):
     assert found[key].keys() == names, key
@@ -87,9 +88,9 @@ def test_loss(run):
 
 def test_attention(run):
   found = run('attention', '--lengths=16', '--heads=1', '--rows=1', '--width=8', '--rounds=1',
-              '--paths=shift,blocks', '--check')
+              '--paths=shift,blocks')
   assert [row['path'] for row in found['rows']] == ['shift', 'blocks']
-  assert all(row['floor'].keys() == FLOOR and row['difference'] < 1e-5 for row in found['rows'])
+  assert all(row['floor'].keys() == FLOOR for row in found['rows'])
 
 
 @pytest.mark.parametrize('work', ['train', 'gpt2', *(
@@ -112,8 +113,8 @@ def test_peers_beside_a_torch_that_does_nothing(run, monkeypatch, work):
       pass
 
   monkeypatch.setattr(importlib.import_module('tests.benchmarks.peers'), 'Peer', Peer)
-  found = run('peers', '--torch_python=none', f'--work={work}', *STEP, '--warm=0', '--samples=8',
-              '--new_tokens=3', '--memory_len=8',
+  found = run('peers', '--torch_python=none', f'--work={work}', '--rounds=1', '--warm=0',
+              '--memory_len=8', *(f'--{name}={size}' for name, size in SIZES.items()),
               *(['--decoder=tiny', '--values=2'] if work == 'gpt2' else []))
   assert found['floor'].keys() == FLOOR and found['floor_seconds'] == found['floor']['seconds']
 
@@ -152,7 +153,7 @@ def test_checks_of_a_job_that_does_nothing(run, monkeypatch):
   # What the job says is no part of the JSON.
   monkeypatch.setattr('fairjax.cli.main.main', lambda arguments: print('[lm] step 1') or 0)
   found = run('checks', '--config=configs/quickstart.py')
-  assert found['exit_code'] == 0 and found['functions']['m.f']['calls'] == 1
+  assert found['exit_code'] == 0 and found['functions'].keys() == {'m.f'}
 
 
 def test_checks_name_what_exists():
@@ -171,10 +172,8 @@ def test_measure_and_nulls(run):
 
 
 @pytest.mark.parametrize(('arguments', 'words'), [
-  (('--config=configs/quickstart.py', '--layers=2'), '--layers is not for --config'),
-  (('--config.model.num_layers=2',), 'needs --config=FILE'),
-  (('--samples=0',), '--samples: 0 is too small'),
-  (('--devices=99',), '--devices=99, but there are')])
+  (('--config.model.num_layers=1',), 'model.num_layers=1 must be'),
+  (('--rounds=0',), '--rounds: 0 is too small'), (('--devices=99',), '--devices=99, but there')])
 def test_bad_sizes_end_with_a_line(monkeypatch, capsys, arguments, words):
   monkeypatch.setattr(sys, 'argv', ['sampler', *arguments])
   with pytest.raises(SystemExit) as ended:
@@ -192,7 +191,7 @@ MODEL = ModelConfig(vocab_size=64, num_layers=3, model_dim=16, num_heads=2, head
 def test_products_of_a_decoder_are_its_parameters_without_norms():
   for name in ('smollm2-135m', 'llama-3.2-1b'):
     model, sizes = model_flags.model_of(
-      *model_flags.parse(sampler.make_parser(), [f'--decoder={name}']))
+      *model_flags.parse(harness.parser('sizes'), [f'--decoder={name}']))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     norms = (2 * sizes.num_layers + 1) * sizes.model_dim
     assert floors.softmax_weights(sizes) + sizes.num_layers * floors.layer_weights(sizes) == (

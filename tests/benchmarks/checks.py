@@ -8,6 +8,7 @@ the command.
 """
 
 import argparse
+import collections
 import contextlib
 import functools
 import importlib
@@ -43,9 +44,7 @@ class Clocks:
   """Processor time of functions, by name; nested calls count for the outer one."""
 
   def __init__(self):
-    self.seconds: dict[str, float] = {}
-    self.calls: dict[str, int] = {}
-    self.main_seconds = 0.0  # of those that the main thread waited for
+    self.seconds: collections.Counter[str] = collections.Counter()
     self._inside = threading.local()
     self._lock = threading.Lock()
 
@@ -58,13 +57,9 @@ class Clocks:
       try:
         return function(*args, **kwargs)
       finally:
-        took = time.thread_time() - begin
         self._inside.yes = False
         with self._lock:
-          self.seconds[name] = self.seconds.get(name, 0.0) + took
-          self.calls[name] = self.calls.get(name, 0) + 1
-          if threading.current_thread() is threading.main_thread():
-            self.main_seconds += took
+          self.seconds[name] += time.thread_time() - begin
 
     return timed
 
@@ -105,9 +100,8 @@ def main() -> int:
   harness.show(harness.provenance('checks', options) | {
     'config': options.config, 'exit_code': code, 'wall_seconds': round(seconds, 2),
     'cpu_seconds': round(total, 2), 'checks_cpu_seconds': round(checks, 3),
-    'share': round(checks / total, 5), 'main_thread_share': round(clocks.main_seconds / total, 5),
-    'functions': {name: {'calls': clocks.calls[name], 'seconds': round(value, 4)}
-                  for name, value in sorted(clocks.seconds.items(), key=lambda x: -x[1])}})
+    'share': round(checks / total, 5),
+    'functions': {name: round(value, 4) for name, value in clocks.seconds.most_common()}})
   return code
 
 

@@ -1,16 +1,14 @@
 """Cost of the fused debias step beside the plain step and the stacked pair, in one run.
 
   python -m tests.benchmarks.debias_step
-  python -m tests.benchmarks.debias_step --topology=v5e:2x2 --dtype=bfloat16 --dim=1024 --heads=8 \
-    --layers=4 --segment_len=512 --batch_size=4 --pieces=4 --vocab_size=32000 --unroll
+  python -m tests.benchmarks.debias_step --topology=v5e:2x2 --config.model.scan_unroll=6
   python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused
-  python -m tests.benchmarks.debias_step --cutoffs=600,1200,6000 --div_val=4 --hidden_dropout=0.1
-  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --batch_size=4
+  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --config.debias.batch_size=4
 
-With a config, its field `debias` gives rows, branches and pieces too, and its mesh must cover the
-devices. With `--topology` (needs libtpu) nothing runs: plain and fused are compiled for one of its
-devices, and the compiler says what they take. It counts the body of a loop once, so `--unroll` the
-layers; its bytes include those that stay on the chip.
+The field `debias` of the config gives rows, branches and pieces, and how often divergences are
+computed; its mesh must cover the devices. With `--topology` (needs libtpu) nothing runs: plain and
+fused are compiled for one of its devices, and the compiler says what they take. It counts the body
+of a loop once, so unroll the layers; its bytes include those that stay on the chip.
 
 The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
@@ -39,8 +37,6 @@ from fairjax.train.sharding import batch_sharding
 from fairjax.train.steps import FairnessTerm, cosine_fairness_loss, make_update
 from tests.benchmarks import floors, harness, model_flags
 
-_DEFAULTS = {'batch_size': 8, 'branches': 4, 'pieces': 2}
-
 
 def make_stacked_step(model, adam):
   """One swapped copy per row behind the batch; exact for one counterfactual per row."""
@@ -62,9 +58,10 @@ def make_stacked_step(model, adam):
   return jax.jit(make_update(loss_fn, adam), donate_argnums=0)
 
 
-def make_batch(options, config, rng):
+def make_batch(config, rng):
   """Random tokens; branch k replaces one token by P pieces."""
-  rows, t, k, p = options.batch_size, config.model.segment_len, options.branches, options.pieces
+  stage, t = config.debias, config.model.segment_len
+  rows, k, p = stage.batch_size, stage.branches_per_row, stage.pieces_per_branch
 
   def draw(*shape):
     return 3 + harness.text_tokens(rng, config.model.vocab_size - 3, shape)
@@ -82,14 +79,6 @@ def make_batch(options, config, rng):
   return batch, {**batch, 'swapped': swapped}
 
 
-def term_of(options, config):
-  """The fairness term; nobody trains with a monitor in every step on a slice."""
-  every = options.monitor_every
-  if every is None:
-    every = config.debias.monitor_every if options.config else 100 if options.topology else 1
-  return FairnessTerm.of(dataclasses.replace(config.debias, monitor_every=every), config.sentiment)
-
-
 def compile_only(options, config) -> dict:
   """What the TPU compiler says of both programs on one device."""
   from fairjax.tpu.chips import find_slice
@@ -97,17 +86,18 @@ def compile_only(options, config) -> dict:
   from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
   mesh, (model, _) = make_mesh(MeshConfig(), [device]), model_flags.model_of(options, config)
-  lm, adam = TrainConfig(batch_size=options.batch_size), Adam.of(config.debias)
+  lm, adam = TrainConfig(batch_size=config.debias.batch_size), Adam.of(config.debias)
+  term = FairnessTerm.of(config.debias, config.sentiment)
   state = steps.lm_state_template(model, lm, mesh)
   sharding = batch_sharding(mesh)
-  batch, _ = make_batch(options, config, np.random.default_rng(0))
+  batch, _ = make_batch(config, np.random.default_rng(0))
   batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
            for name, x in batch.items()}
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
   weights = {'embedding': np.float32(10)}
   lowered = {
     'plain': steps.make_lm_step(model, adam, mesh).lower(state, plain_batch, 0, np.float32(1e-4)),
-    'fused': steps.make_debias_step(model, adam, term_of(options, config), mesh).lower(
+    'fused': steps.make_debias_step(model, adam, term, mesh).lower(
       state, batch, 0, np.float32(1e-4), weights, None)}
   found = {}
   for name, program in lowered.items():
@@ -125,14 +115,14 @@ def compile_only(options, config) -> dict:
 
 def make_programs(options, config, mesh) -> tuple[dict, dict]:
   """The steps and their arguments behind the state; and one batch."""
-  adam = Adam.of(config.debias)
-  batch, stacked_batch = make_batch(options, config, np.random.default_rng(0))
+  adam, term = Adam.of(config.debias), FairnessTerm.of(config.debias, config.sentiment)
+  batch, stacked_batch = make_batch(config, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
   rate, weight = np.float32(1e-4), np.float32(10.0)
   model, _ = model_flags.model_of(options, config)
   programs = {
     'plain': lambda: (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
-    'fused': lambda: (steps.make_debias_step(model, adam, term_of(options, config), mesh),
+    'fused': lambda: (steps.make_debias_step(model, adam, term, mesh),
                       (batch, 0, rate, {'embedding': weight}, None)),
     'stacked': lambda: (make_stacked_step(model, adam), (stacked_batch, 0, rate, weight))}
   names = options.steps.split(',')
@@ -144,8 +134,9 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
 def measure(options, config) -> dict:
   mesh = make_mesh(config.mesh, model_flags.devices_of(options))
   model, sizes = model_flags.model_of(options, config)
-  check_batch_size(options.batch_size, mesh, field='debias.batch_size')
-  lm = TrainConfig(batch_size=options.batch_size)
+  stage = config.debias
+  check_batch_size(stage.batch_size, mesh, field='debias.batch_size')
+  lm = TrainConfig(batch_size=stage.batch_size)
   programs, batch = make_programs(options, config, mesh)
   states, memory, runs = {}, {}, {}
   for name, (step, arguments) in programs.items():
@@ -162,10 +153,11 @@ def measure(options, config) -> dict:
   limits = harness.limits(sizes.dtype, devices)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
   t = config.model.segment_len
-  tokens = {'plain': 1.0, 'fused': (t + options.branches * options.pieces) / t, 'stacked': 2.0}
+  tokens = {'plain': 1.0, 'fused': (t + stage.branches_per_row * stage.pieces_per_branch) / t,
+            'stacked': 2.0}
   shares = None if options.decoder else floors.cluster_shares(sizes, batch['targets'])
   work = {name: floors.training(
-    sizes, steps.lm_state_template(model, lm, mesh), rows=options.batch_size, segment_len=t,
+    sizes, steps.lm_state_template(model, lm, mesh), rows=stage.batch_size, segment_len=t,
     devices=len(devices), queries=tokens[name], shares=shares) for name in tokens}
   floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {
@@ -174,7 +166,7 @@ def measure(options, config) -> dict:
     **{f'{key}_mib': {name: mib.get(part) for name, mib in memory.items()}
        for key, part in (('argument', 'arguments'), ('temporary', 'temporaries'),
                          ('output', 'outputs'), ('aliased', 'aliased'))},
-    'tokens_per_s': {name: options.batch_size * t / s for name, s in medians.items()},
+    'tokens_per_s': {name: stage.batch_size * t / s for name, s in medians.items()},
     'ratio_to_plain': harness.ratios(seconds, 'plain') if 'plain' in seconds else None,
     'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
     'tokens_over_plain': {name: tokens[name] for name in medians},
@@ -183,27 +175,16 @@ def measure(options, config) -> dict:
     'share_of_matmul_speed': {name: floor[name]['products'] / s for name, s in medians.items()},
     'share_of_peak': {name: harness.share_of_peak(
       work[name].operations, s, devices=devices, dtype=sizes.dtype) for name, s in medians.items()},
-    'counterfactuals_per_row': {'fused': options.branches, 'stacked': 1}}
+    'counterfactuals_per_row': {'fused': stage.branches_per_row, 'stacked': 1}}
 
 
 def main() -> None:
   parser = harness.parser(__doc__, rounds=15)
-  model_flags.add_model_flags(parser, _DEFAULTS)
-  parser.add_argument('--monitor_every', type=int,
-                      help='steps between divergences, 0: none; default: the config, or 1 '
-                      '(compiled: 100)')
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   options, config = model_flags.parse(parser)
   if options.topology:
     prepare_process()
-  stage = config.debias
-  sizes = _DEFAULTS if not options.config else {
-    'batch_size': stage.batch_size, 'branches': stage.branches_per_row,
-    'pieces': stage.pieces_per_branch}
-  for name, default in sizes.items():
-    if getattr(options, name) is None:
-      setattr(options, name, default)
   try:
     harness.show((compile_only if options.topology else measure)(options, config))
   except UserError as e:

@@ -2,15 +2,14 @@
 
   python -m tests.benchmarks.sampler
   python -m tests.benchmarks.sampler --config=configs/wikitext103.py
-  python -m tests.benchmarks.sampler --decoder=smollm2-135m --values=10 --samples=100
-  JAX_NUM_CPU_DEVICES=2 python -m tests.benchmarks.sampler --layers=2 --dim=64 --samples=50
+  python -m tests.benchmarks.sampler --decoder=smollm2-135m --config.sample.samples=100
+  JAX_NUM_CPU_DEVICES=2 python -m tests.benchmarks.sampler --config.sample.samples=50
 
-Random parameters, random prefixes of one template with `--values` values, `--samples` continuations
-of each; a text's end is never drawn, so each has `--new_tokens` tokens. One run is all batches of
-the template, prefixes and copies to the host included; records are not written. The mesh is all
-devices, or the first `--devices`; with a config its fields `sample` give the defaults, and its mesh
-must cover the devices. 730,000 continuations (10 + 29 + 34 values in 10 templates, 1,000 samples)
-are extrapolated from the rate.
+Random parameters, random prefixes of one template with as many values as the config's attribute
+has, and continuations as its field `sample` says; a text's end is never drawn, so each has
+`max_new_tokens`. One run is all batches of the template, prefixes and copies to the host included;
+records are not written. The mesh of the config must cover the devices. 730,000 continuations
+(10 + 29 + 34 values in 10 templates, 1,000 samples) are extrapolated from the rate.
 
 Floors (`floors.sampling`): matrix products over the speed of one measured in the same run, and
 weights, own keys and values and those of the prefixes over the measured bandwidth; the larger one
@@ -34,7 +33,6 @@ from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags
 
 CONTINUATIONS = 730_000  # of the whole paper, for one model
-_DEFAULTS = {'values': 10, 'samples': 1000, 'new_tokens': 50, 'batch_size': 0}
 
 
 def make_run(params, decoder, mesh, *, values, samples, new_tokens, prefix_len, batch_size=0,
@@ -69,21 +67,11 @@ class Compiled:
     return sample
 
 
-def sizes_of(options: argparse.Namespace, config: Config) -> dict[str, int]:
-  """Numbers of values, samples, tokens and samples at a time, from flags, config or defaults."""
-  sizes = dict(_DEFAULTS)
-  if options.config:
-    prefixes = load_attribute(config.attribute).prefixes()
-    sizes = {
-      'values': max(collections.Counter(p.template for p in prefixes).values()),
-      'samples': config.sample.samples, 'new_tokens': config.sample.max_new_tokens,
-      'batch_size': config.sample.batch_size}
-  return sizes | {name: value for name in (*_DEFAULTS, 'prefix_len')
-                  if (value := getattr(options, name)) is not None}
-
-
 def measure(options: argparse.Namespace, config: Config) -> dict:
-  sizes = sizes_of(options, config)
+  prefixes = load_attribute(config.attribute).prefixes()
+  sizes = {'values': max(collections.Counter(p.template for p in prefixes).values()),
+           'samples': config.sample.samples, 'new_tokens': config.sample.max_new_tokens,
+           'batch_size': config.sample.batch_size, 'prefix_len': options.prefix_len}
   causal_lm, model = model_flags.model_of(options, config)
   devices = model_flags.devices_of(options)
   mesh = make_mesh(config.mesh, devices)
@@ -120,16 +108,10 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
       work.operations, median, devices=devices, dtype=model.dtype)}
 
 
-def make_parser() -> argparse.ArgumentParser:
+def main() -> None:
   parser = harness.parser(__doc__, prefix_len=10, rounds=3)
-  model_flags.add_model_flags(parser, _DEFAULTS)
   parser.add_argument('--uncoupled', action='store_true', help='a noise of its own for each value')
   parser.add_argument('--decoding', help='a method at decoding time, e.g. average:0.5')
-  return parser
-
-
-def main() -> None:
-  parser = make_parser()
   options, config = model_flags.parse(parser)
   try:
     harness.show(measure(options, config))

@@ -71,7 +71,7 @@ def _pass(options: argparse.Namespace, folder: pathlib.Path) -> list:
         _log(f'{fault} {number}: {case.what} | {case.first} {case.message} | {case.second} '
              f'{case.answer} | {case.seconds:.1f} s | {case.verdict}')
   finally:
-    laboratory.close()
+    laboratory.disk.close()
   return found
 
 

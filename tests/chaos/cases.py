@@ -1,6 +1,7 @@
 """Cases: drawn from a seed, carried out, judged."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import random
@@ -46,16 +47,12 @@ class Laboratory:
   def __init__(self, folder: pathlib.Path, fields: Mapping[str, object]):
     self.fields = fields
     self.folder = folder.resolve()
-    self.disk = faults.small_disk(self.folder / 'disk')
+    self.disk = faults.SmallDisk(self.folder / 'disk')
     # All runs use one path, so that nothing can differ because of it.
     self.workdir = self.folder / 'disk' / 'run'
     self.states = self.folder / 'states'
     self.trace: list[Moment] = []
     self.end: dict[str, str] = {}
-
-  def close(self) -> None:
-    if isinstance(self.disk, faults.SmallDisk):
-      self.disk.close()
 
   def record(self) -> Outcome:
     """Runs without a fault and keeps states, moments and the end."""
@@ -69,10 +66,10 @@ class Laboratory:
     self.end = self.read_end()
     return found
 
-  def run(self, prepare: Callable[[], None] = lambda: None) -> Outcome:
+  def run(self, prepare: Callable[[], None]) -> Outcome:
     """The command, once, in the workdir as it is."""
-    return nursery.wait(nursery.start(nursery.command(
-      curriculum.arguments(self.workdir, **self.fields), prepare), self.folder / 'run.log'))
+    return nursery.run(nursery.command(
+      curriculum.arguments(self.workdir, self.fields), prepare), self.folder / 'run.log')
 
   def reset(self, stage: str) -> None:
     """The workdir as it was before a stage (`data`: none; `end`: finished)."""
@@ -90,7 +87,7 @@ class Laboratory:
       end_state.write_end(self.workdir, path)
       return 0
 
-    found = nursery.wait(nursery.start(work, self.folder / 'end.log'))
+    found = nursery.run(work, self.folder / 'end.log')
     if not path.is_file():
       raise RuntimeError(f'the end cannot be read:\n{found.output[-3000:]}')
     return json.loads(path.read_text())
@@ -107,8 +104,8 @@ class Laboratory:
 
 def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int) -> Case:
   case, rng = Case(fault, number), random.Random(f'{seed}/{fault}/{number}')
-  if fault == 'full' and isinstance(laboratory.disk, str):
-    case.what, case.verdict = laboratory.disk, 'skipped'
+  if fault == 'full' and laboratory.disk.problem:
+    case.what, case.verdict = laboratory.disk.problem, 'skipped'
     return case
   outputs = []
   try:
@@ -117,8 +114,7 @@ def carry_out(laboratory: Laboratory, fault: str, number: int, seed: int) -> Cas
     else:
       _disturb(laboratory, case, rng, outputs)
   finally:
-    if isinstance(laboratory.disk, faults.SmallDisk):
-      laboratory.disk.free()
+    laboratory.disk.free()
     if laboratory.workdir.exists():
       faults.allow_writing(laboratory.workdir)
   if case.failed:
@@ -144,15 +140,14 @@ def _disturb(laboratory, case, rng, outputs) -> None:
   case.first, case.message = first.code, _message(first)
   case.seconds += first.seconds
   problem = _judge_first(case.fault, first)
-  if isinstance(laboratory.disk, faults.SmallDisk):
-    laboratory.disk.free()
+  laboratory.disk.free()
   faults.allow_writing(laboratory.workdir)
-  prepare = lambda: None  # noqa: E731
+  prepare = _nothing
   if case.fault == 'clock':
     damage.shuffle_times(laboratory.workdir, rng)
     jump = rng.choice((-1, 1)) * rng.randrange(10**6, 10**9)
     case.what += f'; file times shuffled, second run {jump:+,} s'
-    prepare = lambda: _jumped_clock(jump)  # noqa: E731
+    prepare = functools.partial(faults.jump_clock, jump)
   elif case.fault == 'kill' and case.number % 5 == 4:
     other = rng.choice(here)
     case.what += f'; again at {other}'
@@ -184,7 +179,7 @@ def _corrupt(laboratory, case, rng, outputs) -> None:
     done = damage.damage(path, operation, rng)
   case.what += f'{name}: {done}'
   before = {p for p in laboratory.workdir.rglob('*') if p.is_file()}
-  _finish(laboratory, case, outputs, lambda: None, may_refuse=True)
+  _finish(laboratory, case, outputs, _nothing, may_refuse=True)
   lost = [p for p in before if not p.exists() and not _may_go(p, laboratory.workdir)]
   if case.verdict == 'refused' and lost:
     case.verdict = f'failed: refused, but {lost[0].relative_to(laboratory.workdir)} is gone'
@@ -228,7 +223,7 @@ def _preparation(laboratory, case, rng, moment, delay, *, fault: str | None = No
   """What the process of a disturbed run does before it starts."""
   fault, workdir = fault or case.fault, laboratory.workdir
   extra: list[Trigger] = []
-  before: Callable[[], None] = lambda: None
+  before: Callable[[], None] = _nothing
   if fault == 'kill':
     action = faults.kill
   elif fault == 'term':
@@ -236,24 +231,21 @@ def _preparation(laboratory, case, rng, moment, delay, *, fault: str | None = No
   elif fault == 'full':
     left = rng.choice(_LEFT)
     case.what += f', {left} bytes left'
-    action = lambda: laboratory.disk.fill(left)  # noqa: E731
+    action = functools.partial(laboratory.disk.fill, left)
   elif fault == 'limit':
     most = rng.choice(_LEFT[:3])
     case.what += f', files of at most {most} bytes'
-    action = lambda: faults.limit_file_sizes(most)  # noqa: E731
+    action = functools.partial(faults.limit_file_sizes, most)
   elif fault == 'read-only':
     folder = _folder_of(moment, workdir) if rng.random() < 0.5 else workdir
     case.what += f', {"all" if folder == workdir else "its folder"} read-only'
     before, action = faults.obey_modes, lambda: faults.forbid_writing(_existing(folder))
-  elif fault == 'clock':
+  else:  # the clock
     jump = rng.choice((-1, 1)) * rng.randrange(10**6, 10**9)
     case.what += f', {jump:+,} s, then killed'
-    clock = faults.Clock()
-    before, action = clock.install, lambda: clock.jump(jump)
+    action = functools.partial(faults.jump_clock, jump)
     here = [m for m in laboratory.trace if m.stage == case.stage]
     extra = [Trigger(rng.choice(here), _LATEST, faults.kill)]
-  else:
-    raise ValueError(f'unknown fault {fault!r}')
   triggers = [Trigger(moment, delay, action), *extra]
 
   def prepare():
@@ -263,10 +255,8 @@ def _preparation(laboratory, case, rng, moment, delay, *, fault: str | None = No
   return prepare
 
 
-def _jumped_clock(seconds: int) -> None:
-  clock = faults.Clock()
-  clock.install()
-  clock.jump(seconds)
+def _nothing() -> None:
+  """What a run that nothing disturbs does before it starts."""
 
 
 def _folder_of(moment: Moment, workdir: pathlib.Path) -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Mapping
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -21,7 +22,7 @@ FIELDS = {
   'measure.permutations': 5, 'measure.eval_batch_size': 8,
 }
 
-QUICK = {'measure__encoder': '', 'data__reader': 'numpy', 'sample__heldout_prefixes': False}
+QUICK = {'measure.encoder': '', 'data.reader': 'numpy', 'sample.heldout_prefixes': False}
 """What a quick pass leaves out: the sentence encoder, a third of the time of a run, seqio, and a
 second set of prefixes."""
 
@@ -37,11 +38,10 @@ _STAGE_OF = {
   'DONE': 'report'}
 
 
-def arguments(workdir: str | os.PathLike, verb: str = 'run', **fields: object) -> list[str]:
-  """Command line of the run, without the program; `fields` with `__` for the dot."""
-  values = FIELDS | {name.replace('__', '.'): value for name, value in fields.items()}
-  return [verb, f'--config={ROOT / "configs" / "quickstart.py"}', f'--workdir={workdir}',
-          *(f'--config.{name}={value}' for name, value in values.items())]
+def arguments(workdir: pathlib.Path, fields: Mapping[str, object]) -> list[str]:
+  """Command line of the run, without the program; `fields` beside or instead of `FIELDS`."""
+  return ['run', f'--config={ROOT / "configs" / "quickstart.py"}', f'--workdir={workdir}',
+          *(f'--config.{name}={value}' for name, value in {**FIELDS, **fields}.items())]
 
 
 def stage_of(path: str) -> str | None:
@@ -53,7 +53,7 @@ def stage_of(path: str) -> str | None:
   return None
 
 
-def set_environment(cache: pathlib.Path, *, quick: bool = False) -> None:
+def set_environment(cache: pathlib.Path, *, quick: bool) -> None:
   """One CPU device, and compiled programs kept in a folder; call it before JAX is imported.
 
   `quick`: compile without most optimizations.

@@ -30,14 +30,20 @@ def limit_file_sizes(most: int) -> None:
 
 
 class SmallDisk:
-  """A file system in memory whose size can be changed while it is used; needs root."""
+  """A file system in memory whose size can be changed while it is used; needs root.
+
+  `problem`: why there is none, only a folder; or ''.
+  """
 
   SIZE = 1 << 28
 
   def __init__(self, folder: pathlib.Path):
-    self.folder = folder
+    self.folder, self.problem = folder, ''
     folder.mkdir(parents=True, exist_ok=True)
-    self._mount(0, self.SIZE)
+    try:
+      self._mount(0, self.SIZE)
+    except (OSError, AttributeError) as e:
+      self.problem = f'a file system in memory cannot be mounted here ({e}): needs root'
 
   def fill(self, left: int) -> None:
     """Leaves about `left` bytes; every write beyond them fails with ENOSPC."""
@@ -46,11 +52,12 @@ class SmallDisk:
     self._mount(_MS_REMOUNT, max(taken + left, 1))
 
   def free(self) -> None:
-    self._mount(_MS_REMOUNT, self.SIZE)
+    if not self.problem:
+      self._mount(_MS_REMOUNT, self.SIZE)
 
   def close(self) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(self.folder), 2):
+    if not self.problem and libc.umount2(os.fsencode(self.folder), 2):
       raise OSError(ctypes.get_errno(), f'umount {self.folder}')
 
   def _mount(self, flags: int, size: int) -> None:
@@ -58,14 +65,6 @@ class SmallDisk:
     if libc.mount(b'tmpfs', os.fsencode(self.folder), b'tmpfs', ctypes.c_ulong(flags),
                   f'size={size}'.encode()):
       raise OSError(ctypes.get_errno(), f'mount {self.folder}')
-
-
-def small_disk(folder: pathlib.Path) -> SmallDisk | str:
-  """A `SmallDisk`, or why there can be none."""
-  try:
-    return SmallDisk(folder)
-  except (OSError, AttributeError) as e:
-    return f'a file system in memory cannot be mounted here ({e}): needs root'
 
 
 def obey_modes() -> None:
@@ -95,15 +94,8 @@ def allow_writing(folder: pathlib.Path) -> None:
       path.chmod(0o755)
 
 
-class Clock:
-  """Stands in for `time.time` and `time.time_ns`, which Python code reads; a jump moves both."""
-
-  def __init__(self):
-    self._offset, self._time, self._time_ns = 0, time.time, time.time_ns
-
-  def install(self) -> None:
-    time.time = lambda: self._time() + self._offset
-    time.time_ns = lambda: self._time_ns() + self._offset * 10**9
-
-  def jump(self, seconds: int) -> None:
-    self._offset += seconds
+def jump_clock(seconds: int) -> None:
+  """Moves `time.time` and `time.time_ns`, which Python code reads."""
+  now, now_ns = time.time, time.time_ns
+  time.time = lambda: now() + seconds
+  time.time_ns = lambda: now_ns() + seconds * 10**9

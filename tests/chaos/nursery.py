@@ -89,17 +89,9 @@ def _write_digest(figure, path, **_) -> None:
                + hashlib.sha256(b'\0'.join(parts)).hexdigest().encode() + b'"/>\n')
 
 
-@dataclasses.dataclass(frozen=True)
-class Child:
-  """A process that runs."""
-
-  pid: int
-  pipe: int  # end of the pipe that its output comes from
-  log: pathlib.Path  # where the output is kept
-
-
-def start(work: Callable[[], int], log: pathlib.Path) -> Child:
-  """Does `work` in a forked process; its output goes through a pipe, which no limit meets."""
+def run(work: Callable[[], int], log: pathlib.Path) -> Outcome:
+  """Does `work` in a forked process; its output, also kept in `log`, goes through a pipe, which no
+  limit meets. It is killed after `TIMEOUT` seconds in which this process itself ran."""
   sys.stdout.flush()
   sys.stderr.flush()
   pipe, into = os.pipe()
@@ -109,27 +101,22 @@ def start(work: Callable[[], int], log: pathlib.Path) -> Child:
     _in_child(work, into)
   os.close(into)
   os.set_blocking(pipe, False)
-  return Child(child, pipe, log)
-
-
-def wait(child: Child, *, timeout: float = TIMEOUT) -> Outcome:
-  """Awaits the end, or kills it after `timeout` seconds in which this process itself ran."""
   hangs, waited, last, output = False, 0.0, time.monotonic(), []
   while True:
-    output += _read(child.pipe)
-    done, status, used = os.wait4(child.pid, os.WNOHANG if not hangs else 0)
+    output += _read(pipe)
+    done, status, used = os.wait4(child, os.WNOHANG if not hangs else 0)
     if done:
       break
     time.sleep(_POLL)
     now = time.monotonic()
     waited += min(now - last, 10 * _POLL)
     last = now
-    if waited > timeout:
-      os.kill(child.pid, signal.SIGKILL)
+    if waited > TIMEOUT:
+      os.kill(child, signal.SIGKILL)
       hangs = True
-  output += _read(child.pipe)
-  os.close(child.pipe)
-  child.log.write_bytes(b''.join(output))
+  output += _read(pipe)
+  os.close(pipe)
+  log.write_bytes(b''.join(output))
   return Outcome(None if hangs else os.waitstatus_to_exitcode(status),
                  b''.join(output).decode('utf-8', 'replace'), used.ru_utime + used.ru_stime)
 
@@ -144,9 +131,8 @@ def _read(pipe: int) -> list[bytes]:
   return found
 
 
-def command(arguments: Sequence[str], prepare: Callable[[], None] = lambda: None
-            ) -> Callable[[], int]:
-  """Work for `start`: the command line; `prepare` is called before it, in its process."""
+def command(arguments: Sequence[str], prepare: Callable[[], None]) -> Callable[[], int]:
+  """Work for `run`: the command line; `prepare` is called before it, in its process."""
   def work():
     import fairjax.cli.main
     prepare()

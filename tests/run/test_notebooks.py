@@ -26,9 +26,6 @@ from fairjax.run.export import read_folder
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ('quickstart', 'tradeoff', 'evaluate')
 PATHS = {name: ROOT / 'notebooks' / f'{name}.ipynb' for name in NAMES}
-# What Colab's runtimes brought on 2026-08-19: googlecolab/backend-info on GitHub (CPU, GPU, TPU).
-COLAB = {'python': '3.13', 'jax': '0.7.2', 'flax': '0.11.2', 'optax': '0.2.8',
-         'orbax-checkpoint': '0.12.4', 'numpy': '2.1.3'}
 ABSENT = (*TENSORFLOW, 'clu', 'tensorboard', 'torch')
 # Runs before the first cell: the packages cannot be found, as where they are not installed.
 WITHOUT = f'''
@@ -68,12 +65,8 @@ def test_the_file_is_stripped_and_complete(name):
   nbformat.validate(notebook)
   assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
   assert notebook.metadata.kernelspec.name == 'python3'
-  assert notebook.metadata.kernelspec.language == 'python'
-  ids = [cell.id for cell in notebook.cells]
-  assert len(set(ids)) == len(ids)
   for cell in notebook.cells:
-    assert set(cell.metadata) <= {'tags', 'cellView'}
-    assert cell.source.strip()
+    assert set(cell.metadata) <= {'tags', 'cellView'} and cell.source.strip()
     if cell.cell_type == 'code':
       assert cell.outputs == [] and cell.execution_count is None
 
@@ -134,13 +127,10 @@ def test_the_install_cell_installs_what_is_missing_and_keeps_what_the_runtime_br
   assert not [w for w in words if 'tensorflow' in w or w in ('-U', '--upgrade')]
 
 
-def test_the_package_takes_what_colab_brings():
-  needed = {r.name: r for r in map(Requirement, setup_argument('install_requires'))}
-  needed['python'] = Requirement('python' + setup_argument('python_requires'))
-  for name, version in COLAB.items():
-    assert version in needed[name].specifier, f'{needed[name]} refuses {version}'
+def test_the_notebooks_install_the_jax_of_setup_for_tpus():
   (tpu,) = setup_argument('extras_require')['tpu']
-  assert Requirement(tpu).specifier == needed['jax'].specifier
+  (jax,) = (r for r in map(Requirement, setup_argument('install_requires')) if r.name == 'jax')
+  assert Requirement(tpu).specifier == jax.specifier
   assert all(f'"{tpu}"' in cells(name, 'markdown')[1] for name in NAMES)
 
 

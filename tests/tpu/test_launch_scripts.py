@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from test_launch_supervise import executable, wait_for
+from test_launch_supervise import commit, executable, wait_for
 
 from fairjax.tpu.chips import CHIPS
 from fairjax.tpu.launch.plan import plan
@@ -74,9 +74,7 @@ def repository(folder: pathlib.Path) -> pathlib.Path:
   (folder / 'kept.py').write_text('committed')
   (folder / 'a file').write_text('x')
   (folder / 'gone.py').write_text('x')
-  for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
-                                               'commit', '-qm', 'x']):
-    subprocess.run(['git', *words], cwd=folder, check=True)
+  commit(folder)
   (folder / 'kept.py').write_text('changed')
   (folder / 'gone.py').unlink()
   (folder / '.env').write_text('SECRET=1')
@@ -130,20 +128,31 @@ def test_secrets_that_are_missing_or_broken_are_named(tmp_path):
   assert 'x' not in broken.stderr.split()
 
 
+class Worker:
+  """A worker with the home `folder`, the scripts in `code` and some programs before all others."""
+
+  def __init__(self, folder: pathlib.Path, programs: pathlib.Path):
+    self.code = folder / 'code'
+    shutil.copytree(ROOT / 'launch', self.code / 'launch')
+    self.env = {'PATH': f'{programs}:/usr/bin:/bin', 'HOME': str(folder)}
+
+  def start(self, *words) -> subprocess.Popen:
+    return subprocess.Popen(['bash', self.code / 'launch' / 'worker.sh', *words], env=self.env,
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+  def __call__(self, *words) -> subprocess.CompletedProcess:
+    process = self.start(*words)
+    output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
 def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
-  code = tmp_path / 'code'
-  shutil.copytree(ROOT / 'launch', code / 'launch')
+  worker = Worker(tmp_path, pathlib.Path(sys.executable).resolve().parent)
+  code = worker.code
   for name in ('requirements', 'encoder'):
     (code / 'launch' / f'{name}.txt').write_text('# nothing is needed\n')
   (code / 'fairjax').mkdir()
   (code / 'fairjax' / '__main__.py').write_text('import sys; print(sys.argv[1:], sys.prefix)')
-  env = {'PATH': f'{pathlib.Path(sys.executable).resolve().parent}:/usr/bin:/bin',
-         'HOME': str(tmp_path)}
-
-  def worker(*words):
-    return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
-                          capture_output=True)
-
   assert worker('install').returncode == 0
   venv = tmp_path / 'fairjax-launch' / 'venv'
   made = (venv / 'pyvenv.cfg').stat().st_mtime_ns
@@ -165,51 +174,41 @@ def test_a_worker_installs_the_lock_once_and_runs_the_code_it_got(tmp_path):
 
 
 def test_an_installation_waits_for_one_that_a_lost_ssh_left_behind(tmp_path):
-  code = tmp_path / 'code'
-  shutil.copytree(ROOT / 'launch', code / 'launch')
   fake = tmp_path / 'bin' / 'python3.13'  # python -m venv FOLDER makes one that installs slowly
   executable(fake, '#!/usr/bin/env bash\n[[ $2 == venv ]] || exit 0\nmkdir -p "$3/bin"\n'
              'echo made >>"$HOME/made"\n'
              'printf "#!/bin/sh\\nsleep 0.3\\n" >"$3/bin/python"\nchmod +x "$3/bin/python"\n')
-  env = {'PATH': f'{fake.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
-  both = [subprocess.Popen(['bash', code / 'launch' / 'worker.sh', 'install'], env=env)
-          for _ in range(2)]
+  worker = Worker(tmp_path, fake.parent)
+  both = [worker.start('install') for _ in range(2)]
   assert [process.wait(30) for process in both] == [0, 0]
   assert (tmp_path / 'made').read_text() == 'made\n'
 
 
 def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_saves(tmp_path):
-  code = tmp_path / 'code'
-  shutil.copytree(ROOT / 'launch', code / 'launch')
   program = tmp_path / 'bin' / 'slow'
   executable(program, '#!/usr/bin/env bash\ntrap "echo x >>signals" TERM\necho up >up\n'
              'until [[ -s signals ]]; do sleep 0.1; done\nsleep 1\necho saved >saved\nexit 42\n')
-  env = {'PATH': f'{program.parent}:/usr/bin:/bin', 'HOME': str(tmp_path)}
-
-  def worker(*words):
-    return subprocess.run(['bash', code / 'launch' / 'worker.sh', *words], env=env, text=True,
-                          capture_output=True, check=True).stdout
-
+  worker = Worker(tmp_path, program.parent)
+  code = worker.code
   (tmp_path / 'fairjax-launch' / 'job').mkdir(parents=True)
   worker('start', 'job', '5', 'slow')
   wait_for(code / 'up')
-  assert ' running 0' in worker('status', 'job')
-  assert ' running 0' in worker('status', 'job', '5', 'slow')
-  assert ' other 0' in worker('status', 'job', '5', 'fast')
-  words = ['bash', code / 'launch' / 'worker.sh', 'stop', 'job']
-  with subprocess.Popen(words, env=env):  # its ssh breaks off, and comes again
+  assert ' running 0' in worker('status', 'job').stdout
+  assert ' running 0' in worker('status', 'job', '5', 'slow').stdout
+  assert ' other 0' in worker('status', 'job', '5', 'fast').stdout
+  with worker.start('stop', 'job'):  # its ssh breaks off, and comes again
     wait_for(code / 'signals')
     worker('stop', 'job')
   assert (code / 'saved').read_text() == 'saved\n' and (code / 'signals').read_text() == 'x\n'
   # Stopped by somebody: not started again, although 42 would be.
-  assert worker('status', 'job').split()[2:] == ['exited', '42']
+  assert worker('status', 'job').stdout.split()[2:] == ['exited', '42']
   log = tmp_path / 'fairjax-launch/job/log'
   assert 'starting again' not in log.read_text()
   # Stopped in the pause before it would start again.
-  env['FAIRJAX_RESTART_SECONDS'] = '60'
+  worker.env['FAIRJAX_RESTART_SECONDS'] = '60'
   worker('start', 'job', '5', 'bash', '-c', 'echo run >>runs; exit 42')
   while 'starting again' not in log.read_text():
     time.sleep(0.05)
   worker('stop', 'job')
-  assert worker('status', 'job').split()[2:] == ['exited', '42']
+  assert worker('status', 'job').stdout.split()[2:] == ['exited', '42']
   assert (code / 'runs').read_text() == 'run\n'

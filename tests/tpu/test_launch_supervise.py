@@ -45,6 +45,12 @@ def executable(path: pathlib.Path, text: str) -> None:
   path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+def commit(folder: pathlib.Path) -> None:
+  for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
+                                               'commit', '-qm', 'x']):
+    subprocess.run(['git', *words], cwd=folder, check=True)
+
+
 class Cloud:
   """The fake world: what it is asked, what its hosts do, and an executor that reaches it."""
 
@@ -65,9 +71,7 @@ class Cloud:
     shutil.copytree(ROOT / 'launch', self.repo / 'launch')
     for name in ('requirements', 'encoder'):
       (self.repo / 'launch' / f'{name}.txt').write_text('# the lock\n')
-    for words in (['init', '-q'], ['add', '.'], ['-c', 'user.name=t', '-c', 'user.email=t@t',
-                                               'commit', '-qm', 'x']):
-      subprocess.run(['git', *words], cwd=self.repo, check=True)
+    commit(self.repo)
 
   def world(self, lives, *, codes=('0',), hosts=('w-0', 'w-1'), **more) -> None:
     (self.folder / 'world.json').write_text(
@@ -92,6 +96,11 @@ class Cloud:
 
   def launch(self, verb='run', specs=None, *, executor=None, **more) -> int:
     return launch(verb, specs or [spec()], executor or self.executor(), **more)
+
+  def flake(self, times: int) -> None:
+    """The next calls of ssh and scp fail."""
+    path = self.folder / 'state.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'flakes': times}))
 
   def calls(self) -> list[list[str]]:
     path = self.folder / 'calls.jsonl'
@@ -151,8 +160,7 @@ def test_delete_when_done_leaves_nothing_and_says_nothing_is_left(cloud):
 def test_a_slice_whose_workers_do_not_answer_is_not_deleted(cloud):
   cloud.world([['ACTIVE']], hosts=('w-0',))
   assert cloud.launch('up') == 0
-  saved = cloud.folder / 'state.json'
-  saved.write_text(json.dumps(json.loads(saved.read_text()) | {'flakes': 100}))
+  cloud.flake(100)
   assert cloud.launch(delete_after=True) in (1, 42)
   assert 'delete' not in cloud.verbs() and 'not deleted: a command may still' in cloud.log()
 
@@ -385,9 +393,9 @@ def test_the_same_line_again_follows_what_runs_and_ships_nothing(cloud):
   assert 'scp' not in again and 'create' not in again
   assert 'the command is running already' in cloud.log()
   # Workers that do not answer at first keep the code that runs.
-  code, saved = home / 'fairjax-launch/job/code', cloud.folder / 'state.json'
+  code = home / 'fairjax-launch/job/code'
   (code / 'running').touch()
-  saved.write_text(json.dumps(json.loads(saved.read_text()) | {'flakes': 1}))
+  cloud.flake(1)
   assert cloud.launch(detach=True) == 0
   assert cloud.verbs()[-4:] == ['scp', 'setup', 'start', 'describe'] and (code / 'running').exists()
   other = spec(command=('run', '--config=configs/y.py', '--workdir=gs://bucket-1/it'))
