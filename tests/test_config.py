@@ -95,7 +95,7 @@ def test_defaults_validate_and_every_field_is_documented():
   validate(Config())
   lines = describe(Config())
   assert 'model.num_heads = 4  (int)  # N, attention heads' in lines
-  assert len(lines) == sum(1 for _ in _leaves(to_dict(Config())))
+  assert len(lines) == len(config_differences({}, to_dict(Config())))
   docs = {name: words for name, _, _, words in described_fields(Config())}
   assert all(docs.values())
   assert docs['model.attention'] == (
@@ -105,42 +105,26 @@ def test_defaults_validate_and_every_field_is_documented():
   assert docs['sentiment.learning_rate'] == docs['lm.learning_rate'] == 'H-18'
 
 
-# Numbers for which -3 is right.
-NEGATIVE = {'data.text_column'}
+FIELDS = [(name, value) for name, value, _, _ in described_fields(Config())]
 
 
-@pytest.mark.parametrize('name', [
-  name for name, value, _, _ in described_fields(Config()) if isinstance(value, int | float)
-  and not isinstance(value, bool) and name not in NEGATIVE and not name.startswith('data.')])
-def test_no_number_may_be_negative_or_beyond_64_bits(name):
+@pytest.mark.parametrize(('name', 'value'), [
+  (name, value) for name, value in FIELDS
+  if type(value) in (int, float) and not name.startswith('data.')])
+def test_no_number_may_be_negative_or_beyond_64_bits(name, value):
   with pytest.raises(UserError, match=f'{name}\\b'):
     load_config(QUICKSTART, {name: '-3'})
   with pytest.raises(UserError, match=name):
-    load_config(QUICKSTART, {name: '1' + '0' * (20 if isinstance(_value(name), int) else 400)})
+    load_config(QUICKSTART, {name: '1' + '0' * (20 if isinstance(value, int) else 400)})
 
 
-def _value(name):
-  return next(value for other, value, _, _ in described_fields(Config()) if other == name)
-
-
-@pytest.mark.parametrize('name', [
-  name for name, _, _, _ in described_fields(Config())])
-def test_every_field_refuses_another_type(name):
-  value = _value(name)
-  if isinstance(value, str):
-    wrong = 5
-  elif isinstance(value, tuple):
-    wrong = [object()]
-  else:
-    wrong = 'three'
-  tree = to_dict(Config())
-  node = tree
-  *path, last = name.split('.')
-  for part in path:
-    node = node[part]
-  node[last] = wrong
+@pytest.mark.parametrize(('name', 'value'), FIELDS)
+def test_every_field_refuses_another_type(name, value):
+  wrong = {str: 5, tuple: [object()]}.get(type(value), 'three')
+  for part in reversed(name.split('.')):
+    wrong = {part: wrong}
   with pytest.raises(UserError, match=f'config field {name}: '):
-    from_dict(tree)
+    from_dict(wrong)
   if not isinstance(value, str | tuple):
     with pytest.raises(UserError, match=f"--config.{name}: 'three' is not a valid"):
       load_config(QUICKSTART, {name: 'three'})
@@ -247,14 +231,6 @@ def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
   words = parse(['tpu', 'run', '--tpu=v3-8', '--zone=a', '--', 'run', '--config=x',
                  '--workdir=~/w'])
   assert words.command == ['run', '--config=x', '--workdir=~/w']  # that of the workers
-
-
-def _leaves(tree):
-  for value in tree.values():
-    if isinstance(value, dict):
-      yield from _leaves(value)
-    else:
-      yield value
 
 
 def test_a_renamed_field_is_refused_with_its_new_name():

@@ -97,13 +97,10 @@ def build_wikitext(
   folder = pathlib.Path(builder.data_dir)
   unpacked = folder.parent / 'unpacked'
   if found := find_dataset(corpus, tfds_dir):
-    made_of = read_json(folder / COUNTS).get('sha256')
-    try:
-      files = (find_wikitext(corpus, manual_dir, unpack_to=unpacked)
-               if manual_dir and made_of else {})
-    except UserError:  # no longer there, as they need not be
-      files = {}
-    if files and _digests(files) != made_of:
+    files = {}
+    with contextlib.suppress(UserError):  # no longer there, as they need not be
+      files = find_wikitext(corpus, manual_dir, unpack_to=unpacked) if manual_dir else {}
+    if files and _digests(files) != read_json(folder / COUNTS)['sha256']:
       raise UserError(f'{folder} was made of other files than those in {manual_dir}: delete it to '
                       'make it anew, or name another data.tfds_dir')
     return found

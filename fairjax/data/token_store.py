@@ -499,10 +499,8 @@ class TokenRows(Rows):
     starts = self.rows * self._row_len + step % self.steps_per_epoch * self.segment_len
     first = np.searchsorted(self._ends, starts, side='right')
     last = np.searchsorted(self._starts, starts + self.segment_len, side='left')
-    found = [self._spans[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-    offset = np.zeros((len(starts), 3), np.int64)
-    offset[:, :2] = starts[:, None]
-    return [(f - o).astype(np.int32) for f, o in zip(found, offset, strict=True)]
+    return [(self._spans[a:b] - [start, start, 0]).astype(np.int32) for a, b, start in zip(
+      first.tolist(), last.tolist(), starts.tolist(), strict=True)]
 
 
 class Piece(NamedTuple):
@@ -587,7 +585,7 @@ class DocumentRows(Rows):
         place += len(self.start_ids)
         a = np.searchsorted(self._ends, first, side='right')
         b = np.searchsorted(self._starts, first + size, side='left')
-        start, end, value = (self._spans[a:b] - np.array([first, first, 0])).T
+        start, end, value = (self._spans[a:b] - [first, first, 0]).T
         parts.append(np.stack([
           np.where(start < 0, -1, start + place),
           np.where(end > size, self.segment_len + 1, end + place), value], axis=1))

@@ -188,8 +188,8 @@ def test_tokens_are_verified_when_they_are_read(store, monkeypatch):
   path.write_bytes(content)
   tokens = token_store.VerifiedTokens(path, store.dtype, digests)
   expected = np.frombuffer(bytes(content), np.uint16)
-  assert tokens[0:256].tolist() == expected[:256].tolist() and tokens[255] == expected[255]
-  assert tokens[384:].tolist() == expected[384:].tolist() and tokens[-1] == expected[-1]
+  for part in (slice(0, 256), slice(384, None), 255, -1):
+    np.testing.assert_array_equal(tokens[part], expected[part])
   for part in (slice(255, 257), slice(300, 301), slice(0, None)):
     with pytest.raises(UserError, match=r'tokens\.bin is damaged between bytes 512 and 768'):
       tokens[part]
