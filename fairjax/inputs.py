@@ -121,10 +121,15 @@ def decode(content: bytes, path: str | os.PathLike, line: int = 1) -> str:
   try:
     return content.decode('utf-8')
   except UnicodeDecodeError as e:
-    start = content.rfind(b'\n', 0, e.start) + 1
-    raise UserError(f'{path}:{line + content.count(10, 0, e.start)}: not UTF-8 (byte '
-                    f'{e.start - start + 1} of the line is 0x{content[e.start]:02x}): save the '
-                    'file as UTF-8') from None
+    raise UserError(f'{path}:{line + content.count(10, 0, e.start)}: {not_utf8(e)}: save the file '
+                    'as UTF-8') from None
+
+
+def not_utf8(error: UnicodeDecodeError, what: str = 'line') -> str:
+  """The byte that is wrong in a text, or in the last of several lines, for a message."""
+  start = error.object.rfind(b'\n', 0, error.start) if what == 'line' else -1
+  return (f'not UTF-8 (byte {error.start - start} of the {what} is '
+          f'0x{error.object[error.start]:02x})')
 
 
 def is_whole(value: Any) -> bool:

@@ -23,6 +23,7 @@ from fairjax.errors import UserError, first_line, unknown_name
 from fairjax.inputs import (
   decode,
   is_whole,
+  not_utf8,
   open_input,
   read_text,
   replace_broken,
@@ -209,7 +210,7 @@ def parse_json(line: bytes | str, where: str) -> Any:
   try:
     return json.loads(line if isinstance(line, str) else line.decode('utf-8'))
   except UnicodeDecodeError as e:
-    raise UserError(f'{where}: not UTF-8 (byte {e.start} of the line): convert the file') from None
+    raise UserError(f'{where}: {not_utf8(e)}: convert the file') from None
   except (ValueError, RecursionError) as e:
     raise UserError(f'{where}: not JSON ({e}): fix or remove the line') from None
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from fairjax.config import SHIPPED
 from fairjax.errors import UserError
-from fairjax.inputs import is_pipe, open_input
+from fairjax.inputs import is_pipe, not_utf8, open_input
 from fairjax.tables import parquet_texts, read_header, read_rows
 
 # ` = Title = `; ` = = Section = = ` begins with a second sign.
@@ -146,7 +146,7 @@ def _read_lines(
         try:
           text = line.decode('utf-8')
         except UnicodeDecodeError as e:
-          options.broken_line(counts, f'{path}:{number}: {_not_utf8(e, "line")}',
+          options.broken_line(counts, f'{path}:{number}: {not_utf8(e)}',
                               'convert the file, e.g. with iconv')
           continue
         if text.startswith(_BOM):  # of a file that was appended to another
@@ -199,11 +199,6 @@ def _bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
       yield line
 
 
-def _not_utf8(error: UnicodeDecodeError, what: str) -> str:
-  return (f'not UTF-8 (byte {error.start + 1} of the {what} is '
-          f'0x{error.object[error.start]:02x})')
-
-
 def _filled_lines(
   path: str, options: _Options, counts: collections.Counter) -> Iterator[tuple[int, str]]:
   """Numbered lines that are not blank."""
@@ -245,7 +240,7 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
         text = _normalised(_text_of(row, field), counts).strip()
         text.encode('utf-8')
       except UnicodeDecodeError as e:
-        options.broken_line(counts, f'{where}: {_not_utf8(e, "text")}', 'repair the row')
+        options.broken_line(counts, f'{where}: {not_utf8(e, "text")}', 'repair the row')
       except UnicodeEncodeError:
         options.broken_line(counts, f'{where}: the text holds half a character (a lone surrogate)',
                             'repair the row')
@@ -314,7 +309,7 @@ def _columns(
       problem = f'{len(columns)} column(s), so none has the number {options.text_column}'
       hint = 'set data.text_column'
     except UnicodeDecodeError as e:
-      problem = _not_utf8(e, 'decoded text')
+      problem = not_utf8(e, 'decoded text')
     except ValueError as e:
       problem = f'column {options.text_column} is not base64 ({e})'
     else:

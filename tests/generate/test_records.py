@@ -68,7 +68,7 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
 @pytest.mark.parametrize('line, message', [
   (b'{"attribute": ', r'r.jsonl:2: not JSON'),
   (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
-  (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 7'),
+  (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 8 of the line is 0xff'),
   (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
    r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
