@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
 import pathlib
@@ -34,6 +35,9 @@ _ENVIRONMENT = {
 
 def prepare_process() -> None:
   """Makes this process one that only compiles; to be called before JAX is used."""
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError('the TPU compiler is not installed: pip install libtpu, best that of this JAX: '
+                    "pip install 'jax[tpu]'")
   os.environ.update(_ENVIRONMENT)
 
 
@@ -45,15 +49,13 @@ def compile_config(
   if why := where.not_joined(config.mesh.slices):
     raise UserError(f'config.mesh.slices={config.mesh.slices}: {why}')
   prepare_process()
-  from fairjax.tpu.programs import NoCompiler, programs_of, sized
+  from fairjax.tpu.programs import programs_of, sized
 
   config, results, problems = sized(config), [], []
   show = (lambda line: None) if as_json else functools.partial(print, flush=True)
   for program in programs or programs_of(config):
     try:
       result, problem = _one(config, program, where, smallest=smallest, show=show)
-    except NoCompiler:
-      raise
     except UserError as e:
       if programs:
         raise

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import Config, ModelConfig, parse_variant
@@ -26,21 +27,9 @@ from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding, replicated
 from fairjax.train.steps import BRANCH_COUNTS, FairnessTerm, TrainState
 
-# The devices of a slice that is not there, as the TPU compiler describes them.
-
-class NoCompiler(UserError):
-  """The TPU compiler is not installed: no other program or slice would do."""
-
 
 def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
   """Describes the devices of a slice that is not there; `prepare_process` must run before."""
-  import importlib.util
-
-  if importlib.util.find_spec('libtpu') is None:
-    raise NoCompiler('the TPU compiler is not installed: pip install libtpu, best that of this '
-                     "JAX: pip install 'jax[tpu]'")
-  from jax.experimental import topologies
-
   options: dict = dict(where.chip.options)
   if num_slices > 1:
     options['num_slices'] = num_slices

@@ -15,7 +15,7 @@ from fairjax.errors import UserError
 from fairjax.files import atomic_write, write_json
 from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
 from fairjax.tpu.cost import Analysis, analyse, splits
-from fairjax.tpu.programs import NoCompiler, sized
+from fairjax.tpu.programs import sized
 from fairjax.train.memory import format_size
 
 # What `fairjax tpu compile` prints.
@@ -99,8 +99,6 @@ def smallest_slice(
           compiled.append(found)
         tried.append(why)
         log(f'{program}: {why}')
-    except NoCompiler:
-      raise
     except UserError as e:
       tried.append(f'{candidate.name}: {e}')
       refused = refused or tried[-1]

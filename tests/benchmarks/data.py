@@ -11,9 +11,7 @@ store, the bytes that a batch moves (2 or 4 read, 4 written, 4 + 4 for both shif
 are used) over the measured bandwidth of a copy. Medians over rounds.
 """
 
-import argparse
 import pathlib
-import resource
 import tempfile
 import time
 
@@ -23,6 +21,7 @@ from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data.documents import read_documents
 from fairjax.data.token_store import encode_documents, token_rows, write_token_store
 from fairjax.vocabulary import load_vocabulary, train_sentencepiece
+from tests.benchmarks import harness
 
 
 def make_text(folder, number):
@@ -136,13 +135,10 @@ def measure_store(options, files, layout, folder, vocabulary_folder):
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = harness.parser(__doc__, documents=6000, batch_size=16, segment_len=512, rounds=3)
   parser.add_argument('--files', nargs='*', default=())
   parser.add_argument('--layout', default='wikitext')
   parser.add_argument('--vocabulary', type=pathlib.Path, help='folder; needed with --files')
-  parser.add_argument('--documents', type=int, default=6000, help='of the made text')
-  for name, default in (('batch_size', 16), ('segment_len', 512), ('rounds', 3)):
-    parser.add_argument(f'--{name}', type=int, default=default)
   parser.add_argument('--seqio', action='store_true', help='the seqio task too (TensorFlow)')
   options = parser.parse_args()
   if options.files and not options.vocabulary:
@@ -152,11 +148,8 @@ def main() -> None:
     files, layout, vocabulary = (options.files, options.layout, options.vocabulary) if (
       options.files) else make_text(folder, options.documents)
     corpus = files, layout, folder, vocabulary
-    result = {**measure_encoding(options, *corpus),
-              'token_store': measure_store(options, *corpus)}
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-  from tests.benchmarks import harness  # JAX would count as memory of the parent
-  harness.show(harness.provenance('data', options) | result | {'peak_mib_of_the_parent': peak})
+    harness.show(harness.provenance('data', options) | measure_encoding(options, *corpus) | {
+      'token_store': measure_store(options, *corpus)})
 
 
 if __name__ == '__main__':

@@ -183,9 +183,9 @@ def main() -> None:
   parser.add_argument('--steps', default='plain,fused,stacked', help='which, in turns')
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   options, config = model_flags.parse(parser)
-  if options.topology:
-    prepare_process()
   try:
+    if options.topology:
+      prepare_process()
     harness.show((compile_only if options.topology else measure)(options, config))
   except UserError as e:
     parser.error(str(e))

@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -27,7 +28,8 @@ def main() -> int:
     if not options.scratch:
       shutil.rmtree(folder, ignore_errors=True)
   if options.json:
-    print(json.dumps({'seed': options.seed, 'cases': [c.to_dict() for c in found]}, indent=2))
+    cases = [dataclasses.asdict(case) for case in found]
+    print(json.dumps({'seed': options.seed, 'cases': cases}, indent=2))
   else:
     for (fault, stage, verdict), count in sorted(collections.Counter(
         (c.fault, c.stage, c.verdict) for c in found).items()):

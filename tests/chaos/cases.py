@@ -7,7 +7,6 @@ import pathlib
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from tests.chaos import curriculum, damage, end_state, faults, nursery
 from tests.chaos.curriculum import FAULTS, STAGES
@@ -36,9 +35,6 @@ class Case:
   @property
   def failed(self) -> bool:
     return self.verdict.startswith('failed')
-
-  def to_dict(self) -> dict[str, Any]:
-    return dataclasses.asdict(self)
 
 
 class Laboratory:
@@ -84,7 +80,7 @@ class Laboratory:
     path.unlink(missing_ok=True)
 
     def work():
-      end_state.write_end(self.workdir, path)
+      path.write_text(json.dumps(end_state.read_end(self.workdir)))
       return 0
 
     found = nursery.run(work, self.folder / 'end.log')
@@ -98,7 +94,7 @@ class Laboratory:
     if self.workdir.exists():
       shutil.copytree(self.workdir, target / 'run', symlinks=True)
     target.mkdir(parents=True, exist_ok=True)
-    (target / 'case.json').write_text(json.dumps(case.to_dict(), indent=2))
+    (target / 'case.json').write_text(json.dumps(dataclasses.asdict(case), indent=2))
     (target / 'output.txt').write_text(output)
 
 

@@ -60,10 +60,6 @@ def _arrays(state: pathlib.Path) -> dict[str, str]:
   return found
 
 
-def write_end(workdir: pathlib.Path, path: pathlib.Path) -> None:
-  path.write_text(json.dumps(read_end(workdir), sort_keys=True))
-
-
 def differences(expected: dict[str, str], found: dict[str, str]) -> list[str]:
   lines = []
   for name in sorted(expected.keys() | found.keys()):

@@ -37,12 +37,10 @@ def analysis(topology, *, required=3 * GIB, program='lm', memory=True, **more):
     'peak_seconds': 0.25 if memory else None, 'seconds': 3.0} | more)
 
 
-@pytest.mark.parametrize('smallest', [False, True])
-def test_without_libtpu_no_other_program_or_slice_is_proposed(smallest, monkeypatch):
-  monkeypatch.setattr(command, 'prepare_process', lambda: None)
+def test_without_libtpu_nothing_is_tried(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match=r"^the TPU compiler is not installed: .*'jax\[tpu\]'$"):
-    command.compile_config(TINY, topology='v5e:2x2', programs=(), smallest=smallest, as_json=False)
+    command.compile_config(TINY, topology='v5e:2x2', programs=(), smallest=True, as_json=False)
 
 
 def test_a_batch_that_the_slice_does_not_divide_leaves_other_programs(monkeypatch):
@@ -62,40 +60,37 @@ def test_slices_that_cannot_be_joined_are_refused_before_anything_is_compiled(re
 
 # What fits.
 
-def fake_compiler(activations, *, state=0, gathered=0):
-  """Fakes of `analyse` and `splits`; `seen` gets what was compiled.
+@pytest.fixture
+def faked(monkeypatch):
+  """Fakes `analyse` and `splits` of a program of some sizes; returns the list of what is compiled.
 
   `mesh.fsdp` splits the state, but each device gathers some bytes; all devices split the
   activations; at most 32 divide the batch.
   """
-  seen = []
+  def fake(activations, *, state=0, gathered=0):
+    seen = []
 
-  def splits(config, program, where):
-    if where.num_devices > 32:
-      raise UserError('lm.batch_size=32 is not divisible')
-    if program == 'sample':
-      return {config.mesh.fsdp: 0}
-    first, most = config.mesh.fsdp, where.num_devices
-    return {fsdp: state // fsdp for fsdp in (1, 2, 4, 8, 16, 32) if first <= fsdp <= most}
+    def splits(config, program, where):
+      if where.num_devices > 32:
+        raise UserError('lm.batch_size=32 is not divisible')
+      if program == 'sample':
+        return {config.mesh.fsdp: 0}
+      first, most = config.mesh.fsdp, where.num_devices
+      return {fsdp: state // fsdp for fsdp in (1, 2, 4, 8, 16, 32) if first <= fsdp <= most}
 
-  def analyse(config, program, where, *, log=print, cached=lambda key: None):
-    fsdp = config.mesh.fsdp
-    assert config.mesh.data == -1 and where.num_devices <= 32
-    seen.append((where.name, fsdp))
-    needs = activations // where.num_devices + state // fsdp + gathered * (fsdp > 1)
-    mesh = {'fsdp': fsdp} if fsdp > 1 else {}
-    return analysis(where.name, program=program, required=needs, mesh=mesh), 'key'
-  return {'analyse': analyse, 'splits': splits}, seen
+    def analyse(config, program, where, *, log):
+      fsdp = config.mesh.fsdp
+      assert config.mesh.data == -1 and where.num_devices <= 32
+      seen.append((where.name, fsdp))
+      needs = activations // where.num_devices + state // fsdp + gathered * (fsdp > 1)
+      mesh = {'fsdp': fsdp} if fsdp > 1 else {}
+      return analysis(where.name, program=program, required=needs, mesh=mesh), 'key'
 
-
-@pytest.fixture
-def faked(monkeypatch):
-  def fake(*sizes, **more):
-    fakes, seen = fake_compiler(*sizes, **more)
     monkeypatch.setattr(command, 'prepare_process', lambda: None)
-    for name, function in fakes.items():
-      monkeypatch.setattr(search, name, function)
+    monkeypatch.setattr(search, 'splits', splits)
+    monkeypatch.setattr(search, 'analyse', analyse)
     return seen
+
   return fake
 
 
