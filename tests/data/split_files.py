@@ -1,10 +1,19 @@
 """Corpora of lines that tests write, and prepare."""
 
+import collections
+
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
+from fairjax.data.documents import read_documents
 from fairjax.data.prepare import prepare_data
 
 COUNTRY = load_attribute('country')
+
+
+def read(*paths, layout='lines', **options):
+  """The documents of files, and the counts that are not 0."""
+  counts = collections.Counter()
+  return list(read_documents(paths, layout=layout, counts=counts, **options)), +counts
 
 
 def line_data(folder, texts, **fields):

@@ -2,22 +2,21 @@
 
 import base64
 import bz2
-import collections
 import dataclasses
+import functools
 import gzip
 import json
 import pathlib
 import tracemalloc
 
 import pytest
-from split_files import COUNTRY, line_data, prepare
+from split_files import COUNTRY, line_data, prepare, read
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
 from fairjax.config_checks import validate
 from fairjax.counterfactual import TextMatcher
 from fairjax.data.corpus import SPLITS, Corpus, make_holdout
-from fairjax.data.documents import read_documents
 from fairjax.data.prepare import open_prepared
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
@@ -182,9 +181,7 @@ def write_lines(path, lines):
   return path
 
 
-def read_crawl(*paths, layout='newscrawl', **kwargs):
-  counts = collections.Counter()
-  return list(read_documents(paths, layout=layout, counts=counts, **kwargs)), +counts
+read_crawl = functools.partial(read, layout='newscrawl')
 
 
 @pytest.fixture

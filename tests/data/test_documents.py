@@ -1,10 +1,9 @@
 """Reading documents: layouts, normalisation with counts, and files that cannot be used."""
 
-import collections
-
 import pytest
+from split_files import read
 
-from fairjax.data.documents import list_files, read_documents, split_sentences
+from fairjax.data.documents import list_files, split_sentences
 from fairjax.errors import UserError
 
 
@@ -12,11 +11,6 @@ def write(path, content):
   content = content.encode() if isinstance(content, str) else content
   path.write_bytes(content)
   return path
-
-
-def read(*paths, layout='lines', **kwargs):
-  counts = collections.Counter()
-  return list(read_documents(paths, layout=layout, counts=counts, **kwargs)), counts
 
 
 def test_lines(tmp_path):

@@ -30,28 +30,33 @@ from fairjax.errors import UserError
 from fairjax.files import read_sealed_json, write_sealed_json
 from fairjax.vocabulary import build_word_vocabulary, train_sentencepiece
 
-FILLER = ['the', 'people', 'of', 'went', 'to', 'a', 'town', 'Italyan', '.']
+COUNTRY = load_attribute('country')
+FILLER = ['the', 'people', 'of', 'went', 'to', 'a', 'town', 'Italyan', '.', 'naïve', '日本']
 
 
-@pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  """Documents of random words with countries, and a matcher."""
-  attribute = load_attribute('country')
-  rng = np.random.default_rng(0)
-  texts = []
-  for i in range(60):
+def make_texts(number, seed=0):
+  """Documents of random words, two in three with countries."""
+  rng, texts = np.random.default_rng(seed), []
+  for i in range(number):
     words = rng.choice(FILLER, size=rng.integers(1, 30)).tolist()
     if i % 3:
       for _ in range(rng.integers(1, 4)):
-        words.insert(rng.integers(len(words) + 1), str(rng.choice(attribute.value_texts)))
+        words.insert(rng.integers(len(words) + 1), str(rng.choice(COUNTRY.value_texts)))
     texts.append(' '.join(words))
-  vocabulary = build_word_vocabulary(
-    [*texts, ' '.join(attribute.value_texts)], size=100,
-    directory=tmp_path_factory.mktemp('vocabulary'))
-  return texts, TokenMatcher(attribute, vocabulary)
+  return texts
 
 
-def write(path, texts, matcher, **options):
+TEXTS = make_texts(300)
+
+
+@pytest.fixture(scope='module')
+def matcher(tmp_path_factory):
+  return TokenMatcher(COUNTRY, build_word_vocabulary(
+    [*TEXTS, ' '.join(COUNTRY.value_texts)], size=100,
+    directory=tmp_path_factory.mktemp('vocabulary')))
+
+
+def write(path, matcher, texts=TEXTS, **options):
   chunks = encode_documents(texts, path.parent / 'chunks', vocabulary=matcher.vocabulary,
                             log=lambda line: None)
   return write_token_store(path, chunks, vocabulary=matcher.vocabulary, matcher=matcher,
@@ -59,9 +64,8 @@ def write(path, texts, matcher, **options):
 
 
 @pytest.fixture
-def store(corpus, tmp_path):
-  texts, matcher = corpus
-  return write(tmp_path / 'train', texts, matcher, order_seed=5)
+def store(matcher, tmp_path):
+  return write(tmp_path / 'train', matcher, order_seed=5)
 
 
 def documents_of(store):
@@ -79,10 +83,9 @@ def documents_of(store):
 
 
 @pytest.mark.parametrize('seed', [None, 0, 1])
-def test_store_holds_every_document_once(corpus, tmp_path, seed):
-  texts, matcher = corpus
-  vocabulary = matcher.vocabulary
-  store = write(tmp_path / 's', texts, matcher, order_seed=seed)
+def test_store_holds_every_document_once(matcher, tmp_path, seed):
+  texts, vocabulary = TEXTS, matcher.vocabulary
+  store = write(tmp_path / 's', matcher, order_seed=seed)
   table, found = store.open_documents(), documents_of(store)
   assert sorted(table[:, 3]) == list(range(len(texts)))
   assert (table[:, 3].tolist() == list(range(len(texts)))) == (seed is None)
@@ -98,36 +101,33 @@ def test_store_holds_every_document_once(corpus, tmp_path, seed):
   store.verify()
 
 
-def test_spans_are_those_of_each_document(corpus, store, monkeypatch, tmp_path):
-  texts, matcher = corpus
+def test_spans_are_those_of_each_document(matcher, store, monkeypatch, tmp_path):
   expected, start = [], 0
   for ids in documents_of(store):
     spans, _ = matcher.find(ids)
     expected += [[start + a, start + b, v] for a, b, v in spans.tolist()]
     start += len(ids) + 1
   assert store.open_spans().tolist() == expected
-  assert store.matches == len(expected) > 60
+  assert store.matches == len(expected) > 300
   assert store.value_counts == tuple(np.bincount([v for *_, v in expected], minlength=10))
   # In small blocks of documents, too.
   monkeypatch.setattr(token_store, '_MATCH_BLOCK', 17)
-  again = write(tmp_path / 'again', texts, matcher, order_seed=5)
+  again = write(tmp_path / 'again', matcher, order_seed=5)
   assert again.open_spans().tolist() == expected
 
 
-def test_sensitive_store_holds_the_documents_with_a_match(corpus, store, tmp_path):
-  _, matcher = corpus
+def test_sensitive_store_holds_the_documents_with_a_match(matcher, store, tmp_path):
   sensitive = write_sensitive_store(tmp_path / 'train_sensitive', store)
   wanted = [d for d in documents_of(store) if len(matcher.find(d)[0])]
-  assert documents_of(sensitive) == wanted and len(wanted) == 40
+  assert documents_of(sensitive) == wanted and len(wanted) == 200
   spans, _ = matcher.find(sensitive.open_tokens()[:])
   assert sensitive.open_spans().tolist() == spans.tolist()
   assert sensitive.matches == store.matches and sensitive.words < store.words
   assert open_token_store(sensitive.path).split == 'train_sensitive'
 
 
-def test_a_store_without_matches_is_empty(corpus, tmp_path):
-  texts, matcher = corpus
-  store = write(tmp_path / 'valid', ['a town'], matcher)
+def test_a_store_without_matches_is_empty(matcher, tmp_path):
+  store = write(tmp_path / 'valid', matcher, ['a town'])
   empty = write_sensitive_store(tmp_path / 'valid_sensitive', store)
   assert (empty.tokens, empty.documents, empty.words) == (0, 0, 0)
   assert open_token_store(empty.path) == empty and len(empty.open_tokens()) == 0
@@ -256,29 +256,15 @@ def test_every_token_is_an_evaluation_target_once(number, batch, segment):
   assert i + 1 == -(-row_len // segment)
 
 
-def make_texts(number, seed=0):
-  rng = np.random.default_rng(seed)
-  words = ['Iran', 'Chile', 'naïve', '日本', 'the', 'river', 'of', 'tower', '\n', 'won.', '(7)']
-  return [' '.join(rng.choice(words, rng.integers(1, 60))).strip() or 'x' for _ in range(number)]
-
-
-DOCUMENTS = make_texts(300)
-
-
-@pytest.fixture(scope='module')
-def pieces(tmp_path_factory):
-  return train_sentencepiece(DOCUMENTS, size=330, directory=tmp_path_factory.mktemp('vocabulary'))
-
-
 @pytest.fixture
 def small_chunks(monkeypatch):
-  monkeypatch.setattr(token_store, 'CHUNK_BYTES', 3000)
+  monkeypatch.setattr(token_store, 'CHUNK_BYTES', 2000)
 
 
-def encode_texts(vocabulary, folder, texts=DOCUMENTS, **kwargs):
+def encode_texts(matcher, folder, texts=TEXTS, **kwargs):
   lines = []
   encoded = encode_documents(
-    iter(texts), folder, vocabulary=vocabulary, log=lines.append, **kwargs)
+    iter(texts), folder, vocabulary=matcher.vocabulary, log=lines.append, **kwargs)
   return encoded, lines
 
 
@@ -286,53 +272,53 @@ def contents(folder):
   return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-def test_chunks_hold_every_document(pieces, small_chunks, tmp_path):
-  encoded, _ = encode_texts(pieces, tmp_path)
+def test_chunks_hold_every_document(matcher, small_chunks, tmp_path):
+  (encoded, _), vocabulary = encode_texts(matcher, tmp_path), matcher.vocabulary
   starts = [0, *encoded.documents[:-1, 0].tolist()]
-  for text, start, row in zip(DOCUMENTS, starts, encoded.documents.tolist(), strict=True):
-    assert encoded[start:row[0]].tolist() == [*pieces.encode(text), pieces.eos_id]
-    assert row[1:] == [len(text.split()), len(text.encode()), DOCUMENTS.index(text, row[3])]
+  for text, start, row in zip(TEXTS, starts, encoded.documents.tolist(), strict=True):
+    assert encoded[start:row[0]].tolist() == [*vocabulary.encode(text), vocabulary.eos_id]
+    assert row[1:] == [len(text.split()), len(text.encode()), TEXTS.index(text, row[3])]
   assert len(list(tmp_path.glob('*.npz'))) > 5
 
 
-def test_what_is_there_is_kept_and_what_is_damaged_made_anew(pieces, small_chunks, tmp_path):
-  encode_texts(pieces, tmp_path)
+def test_what_is_there_is_kept_and_what_is_damaged_made_anew(matcher, small_chunks, tmp_path):
+  encode_texts(matcher, tmp_path)
   whole = contents(tmp_path)
   (tmp_path / '00001.npz').unlink()
   for name, damaged in (('00003.tokens', whole['00003.tokens'][:-2]),
                         ('00002.tokens', whole['00002.tokens'][:-2] + b'xx')):
     (tmp_path / name).write_bytes(damaged)
   times = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
-  _, lines = encode_texts(pieces, tmp_path)
+  _, lines = encode_texts(matcher, tmp_path)
   assert contents(tmp_path) == whole
   changed = {p.name for p in tmp_path.iterdir() if p.stat().st_mtime_ns != times.get(p.name)}
   assert changed == {f'0000{i}.{kind}' for i in (1, 2, 3) for kind in ('tokens', 'npz')}
   assert any('encoded earlier' in line for line in lines)
   # Other documents: what does not fit is made anew.
-  other = [*DOCUMENTS[:150], 'one more', *DOCUMENTS[150:]]
-  encoded, _ = encode_texts(pieces, tmp_path, other)
-  again, _ = encode_texts(pieces, tmp_path / 'fresh', other)
+  other = [*TEXTS[:150], 'one more', *TEXTS[150:]]
+  encoded, _ = encode_texts(matcher, tmp_path, other)
+  again, _ = encode_texts(matcher, tmp_path / 'fresh', other)
   assert np.array_equal(encoded.documents, again.documents)
   # Another vocabulary or size of chunks: everything is.
   manifest = tmp_path / 'chunks.json'
   manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {'vocabulary': 'x'}))
-  _, lines = encode_texts(pieces, tmp_path)
+  _, lines = encode_texts(matcher, tmp_path)
   assert not any('earlier' in line for line in lines)
 
 
-def test_a_full_disk_is_reported(pieces, small_chunks, tmp_path):
+def test_a_full_disk_is_reported(matcher, small_chunks, tmp_path):
   (tmp_path / '00002.npz').mkdir()  # in the way of the chunk's name
   (tmp_path / 'chunks.json').write_text(json.dumps({
-    'vocabulary': pieces.fingerprint, 'bytes': token_store.CHUNK_BYTES,
+    'vocabulary': matcher.vocabulary.fingerprint, 'bytes': token_store.CHUNK_BYTES,
     'documents': token_store.CHUNK_DOCUMENTS}))
   with pytest.raises(UserError, match='chunk 2 cannot be written .*the same command continues'):
-    encode_texts(pieces, tmp_path)
+    encode_texts(matcher, tmp_path)
 
 
 def text_files(tmp_path, **kwargs):
   return line_data(tmp_path, {
-    split: [text.replace('\n', ' ') for text in make_texts(number, number)]
-    for split, number in (('train', 400), ('valid', 20), ('test', 20))}, vocab_size=330, **kwargs)
+    split: make_texts(number, number)
+    for split, number in (('train', 400), ('valid', 20), ('test', 21))}, vocab_size=330, **kwargs)
 
 
 def stores(directory):
@@ -351,7 +337,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax import progress
 from fairjax.data import prepare, token_store
 import json, time
-token_store.CHUNK_BYTES = 3000
+token_store.CHUNK_BYTES = 2000
 progress.INTERVAL_SEC = 0
 slow = token_store.write_chunk
 def write_chunk(*args):
@@ -400,20 +386,20 @@ def test_through_the_seqio_task_the_stores_are_the_same(tmp_path, kind, small_ch
 
 
 @pytest.mark.tf
-def test_an_interrupted_seqio_task_goes_on_at_the_next_chunk(pieces, small_chunks, tmp_path):
+def test_an_interrupted_seqio_task_goes_on_at_the_next_chunk(matcher, small_chunks, tmp_path):
   from fairjax.data.seqio_tasks import tokenize_chunks
-  tokenize = functools.partial(tokenize_chunks, pieces)
-  encode_texts(pieces, tmp_path / 'whole')
+  tokenize = functools.partial(tokenize_chunks, matcher.vocabulary)
+  encode_texts(matcher, tmp_path / 'whole')
 
   def broken():
-    yield from DOCUMENTS[:200]
+    yield from TEXTS[:200]
     raise UserError('line 7 is broken')
 
   with pytest.raises(UserError, match='line 7'):
-    encode_texts(pieces, tmp_path / 'cut', broken(), tokenize=tokenize)
+    encode_texts(matcher, tmp_path / 'cut', broken(), tokenize=tokenize)
   kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / 'cut').glob('*.npz')}
   assert kept
-  _, lines = encode_texts(pieces, tmp_path / 'cut', tokenize=tokenize)
+  _, lines = encode_texts(matcher, tmp_path / 'cut', tokenize=tokenize)
   assert contents(tmp_path / 'cut') == contents(tmp_path / 'whole')
   assert any('encoded earlier' in line for line in lines)
   assert kept.items() <= {p.name: p.stat().st_mtime_ns
