@@ -273,14 +273,10 @@ def write_bios(folder: str | os.PathLike, *, seed: int, per_profession: int = 10
   return paths
 
 
-def _combination(profession: int) -> tuple[int, int]:
-  """Thing and place of a profession: all differ, as 24 is the least multiple of 8 and 6."""
-  return profession % len(THINGS), profession % len(PLACES)
-
-
 def _biography(profession: int, female: bool, rng: np.random.Generator) -> str:
   """A biography without the profession's name."""
-  thing, place = _combination(profession)
+  # 24 professions have as many combinations, as 24 is the least multiple of 8 and 6.
+  thing, place = profession % len(THINGS), profession % len(PLACES)
   if rng.random() < NOISE:
     if rng.integers(2):
       thing = int(rng.integers(len(THINGS)))

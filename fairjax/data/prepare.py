@@ -83,13 +83,6 @@ INPUTS = 'inputs.json'
 PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
-def tokenizer_of(reader: str, vocabulary: Vocabulary) -> Tokenize | None:
-  """How `data.reader` encodes documents; None: as the vocabulary does."""
-  if reader == 'numpy':
-    return None
-  return functools.partial(import_seqio_tasks().tokenize_chunks, vocabulary)
-
-
 def import_seqio_tasks() -> types.ModuleType:
   """`fairjax.data.seqio_tasks`; `UserError` where TensorFlow or seqio is not installed."""
   with importing_tensorflow('data.reader=seqio', '; or set --config.data.reader=numpy, which gives '
@@ -150,9 +143,11 @@ def _make_stores(
                                attribute=attribute.fingerprint)
     else:
       matcher, counts = matcher or TokenMatcher(attribute, vocabulary), collections.Counter()
+      tokenize = None if corpus.data.reader == 'numpy' else functools.partial(
+        import_seqio_tasks().tokenize_chunks, vocabulary)
       store = make_store(
         directory, split, corpus.texts(split, counts), vocabulary=vocabulary, matcher=matcher,
-        tokenize=tokenizer_of(corpus.data.reader, vocabulary), size=corpus.size(split),
+        tokenize=tokenize, size=corpus.size(split),
         order_seed=corpus.data.seed if split == 'train' else None, counts=counts, log=log)
     if split == 'train' and not store.matches:
       raise _no_sensitive_token(attribute, store)

@@ -178,9 +178,11 @@ class EncodedChunks:
     for index in range(count):
       with np.load(self.folder / f'{index:05d}.npz', allow_pickle=False) as file:
         tables.append(file['documents'])
+    sizes = [len(table) for table in tables[1:]]
     self._starts = np.cumsum([0, *(table[-1, 0] for table in tables[1:])])  # of the chunks
     table = np.concatenate(tables)
-    table[:, 0] += np.repeat(self._starts[:-1], [len(table) for table in tables[1:]])
+    del tables  # as large as what is made next
+    table[:, 0] += np.repeat(self._starts[:-1], sizes)
     # [documents, 4] int64: end (in the stream), words, bytes, number in the source
     self.documents = np.column_stack([table, np.arange(len(table))])
 

@@ -217,6 +217,9 @@ def test_a_broken_line_is_named_or_counted(tmp_path, line, message):
   with pytest.raises(UserError, match=f'crawl:2: {message}.*, or .*data.broken=skip') as error:
     read_crawl(path, text_column=2, broken='error')
   assert '\n' not in str(error.value)
+  with pytest.raises(UserError, match=message) as error:
+    read_crawl(path, text_column=2)  # where no setting could skip it
+  assert 'data.broken' not in str(error.value)
   assert read_crawl(path, text_column=2, broken='skip') == (
     ['One .', 'Two .'], {'files': 1, 'lines': 3, 'documents': 2, 'broken_lines': 1})
   path.write_bytes(line.encode('latin-1'))
