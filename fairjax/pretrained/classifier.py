@@ -21,7 +21,9 @@ from fairjax.inputs import open_input, read_text_lines
 from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import (
   Architecture,
+  Params,
   load_pretrained,
+  open_model,
   read_architecture,
   to_params,
   to_tensors,
@@ -32,7 +34,6 @@ from fairjax.pretrained.start import (
   PLAN,
   Sizes,
   Start,
-  check_free,
   check_plan,
   count_words,
   initial_std,
@@ -40,11 +41,10 @@ from fairjax.pretrained.start import (
   new_start,
   open_plan,
   train_word_pieces,
-  write_config,
-  write_files,
+  write_model,
   write_tensors,
 )
-from fairjax.pretrained.tensor_files import Stored, open_tensors
+from fairjax.pretrained.tensor_files import open_tensors
 from fairjax.pretrained.tokens import Encoded, encode_texts, pair_types
 from fairjax.processes import StopSignal
 from fairjax.tables import read_rows
@@ -283,10 +283,8 @@ def _wilson(hits: int, n: int) -> dict[str, float]:
 def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed: int,
                     log: Callable[[str], None]) -> Start:
   """Starts from a BERT or ALBERT with its tokenizer and a new head."""
-  model = load_pretrained(directory, 'encoder')
-  pooled = any(name.startswith('pooler') for name in model.ignored)
-  if pooled:
-    model = load_pretrained(directory, 'pooled')
+  pooled = any('pooler.' in name for name in open_model(directory).tensors)
+  model = load_pretrained(directory, 'pooled' if pooled else 'encoder')
   config = {**model.config, 'architectures': [_head_class(model.architecture.kind)],
             **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
@@ -341,9 +339,7 @@ def train_classifier(
     log(f'[train] {output} finished earlier: nothing to do')
     shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
     return card
-  open_plan(training / PLAN, plan, option='--output', check=lambda: check_free(
-    output, option='--output', own=start.files))
-  write_files(output, start.files)
+  open_plan(training / PLAN, plan, output=output, option='--output')
   encoded = [encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
              for e in (train, dev)]
   longer = ', '.join(f'{e.truncated:,} of {len(e.ids):,} {name} texts'
@@ -364,8 +360,7 @@ def train_classifier(
              'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
             for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
   best, found = judge.kept()
-  write_tensors(output / 'model.safetensors', {n: t.whole() for n, t in best.items()})
-  write_config(output, start.config)
+  write_model(output, start, best, 'classifier')
   card = {
     'identity': plan, 'epochs': epochs, 'dev': found,
     'chosen_epoch': 1 + int(np.argmax([e['dev_accuracy'] for e in epochs])),  # the first of equals
@@ -401,10 +396,11 @@ class _Judge:
       self._best = accuracy
     return {'accuracy': accuracy, 'macro_f1': found['macro_f1']['value']}
 
-  def kept(self) -> tuple[dict[str, Stored], dict[str, Any]]:
-    """The tensors of the best epoch, and how good they are."""
-    tensors, where = open_tensors([self._path]), str(self._path)
-    return tensors, self.quality(to_params(tensors, self._start.arch, 'classifier', where=where)[0])
+  def kept(self) -> tuple[Params, dict[str, Any]]:
+    """The parameters of the best epoch, and how good they are."""
+    params, *_ = to_params(
+      open_tensors([self._path]), self._start.arch, 'classifier', where=str(self._path))
+    return params, self.quality(params)
 
   def quality(self, params: Any) -> dict[str, Any]:
     """All of `quality`."""

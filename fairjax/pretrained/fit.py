@@ -124,9 +124,11 @@ class FineTuning:
   def stage(self, params: Any, *, name: str, seed: int, **more: Any) -> Stage:
     """A stage of the loop that starts from parameters; `more` are further fields of `Stage`."""
     template = sharded_shapes(jax.eval_shape(self._init_state, params), replicated(self.mesh))
+    on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
+    step = (_WaitingStep if on_cpu else BoundStep)(self._update, seed)
     return Stage(
       name=name, config=self.config, mesh=self.mesh, init_state=lambda: self._init(params),
-      state_template=lambda: template, step=self._step(seed),
+      state_template=lambda: template, step=step,
       batches=lambda first: self._batches(seed, first),
       batch_name=lambda step: 'step {1} of epoch {0}'.format(*divmod(step, self.epoch_steps)),
       work_per_step=self._batch_size, work_unit='rows', **more)
@@ -146,10 +148,6 @@ class FineTuning:
     steps = np.diff([first, *(line['step'] for line in found)])
     return float(np.average([line['loss'] for line in found],
                             weights=steps * [line['rows'] for line in found]))
-
-  def _step(self, seed: int) -> BoundStep:
-    on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
-    return (_WaitingStep if on_cpu else BoundStep)(self._update, seed)
 
   def _batches(self, seed: int, first: int) -> Iterator[dict[str, np.ndarray]]:
     """Batches from a step on; every epoch has an order of its own."""

@@ -35,7 +35,6 @@ from fairjax.pretrained.start import (
   PLAN,
   Sizes,
   Start,
-  check_free,
   new_start,
   open_plan,
   write_model,
@@ -198,8 +197,7 @@ def train_masked(
   run = _Run(start, train, valid, settings, mesh)
   lock = FolderLock(workdir, log) if processes.is_first() else contextlib.nullcontext()
   with lock:
-    open_plan(workdir / PLAN, plan, option='--workdir', check=lambda: check_free(
-      workdir, option='--workdir'))
+    open_plan(workdir / PLAN, plan, output=workdir, option='--workdir')
     log(f'[mlm] {format_frozen(settings.freeze)}; dropout {start.arch.hidden_dropout:g} of hidden '
         f'states, {start.arch.attention_dropout:g} of attention')
     params = run_stage(run.stage(workdir / 'training', plan), stop=stop or StopSignal(), log=log)

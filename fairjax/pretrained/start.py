@@ -214,11 +214,11 @@ def initial_std(config: Mapping[str, Any]) -> float:
 PLAN = 'plan.json'
 
 
-def open_plan(path: pathlib.Path, plan: Mapping[str, Any], *, option: str,
-              check: Callable[[], None]) -> None:
-  """Writes the plan of a new training after `check`, or compares it with the earlier start's."""
+def open_plan(path: pathlib.Path, plan: Mapping[str, Any], *, output: pathlib.Path, option: str
+              ) -> None:
+  """Writes the plan of a new training into `output`, or compares it with the earlier start's."""
   if processes.share(not path.is_file()):
-    check()
+    check_free(output, option=option)
     if processes.is_first():
       write_sealed_json(path, plan)
     processes.share()
@@ -237,22 +237,13 @@ def check_plan(saved: Mapping[str, Any], plan: Mapping[str, Any], where: pathlib
                     f'another {option}, or the same options and data')
 
 
-def check_free(directory: pathlib.Path, *, option: str,
-               own: Mapping[str, bytes] | None = None) -> None:
-  """Raises `UserError` if a training that begins would overwrite a model; equal files may stay."""
-  own = own or {}
+def check_free(directory: pathlib.Path, *, option: str) -> None:
+  """Raises `UserError` if a training that begins would overwrite a model."""
   for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
     path = directory / name
-    if path.exists() and (name not in own or path.read_bytes() != own[name]):
+    if path.exists():
       raise UserError(f'{path} exists and is not of this training: it would be overwritten; name a '
                       f'new folder with {option}')
-
-
-def write_files(directory: pathlib.Path, files: Mapping[str, bytes]) -> None:
-  """Writes files, each atomically."""
-  for name, content in files.items():
-    with atomic_write(directory / name) as file:
-      file.write(content)
 
 
 def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -262,15 +253,12 @@ def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None
     file.write(save(dict(tensors), metadata={'format': 'pt'}))
 
 
-def write_config(directory: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Writes `config.json`: the last file of a model directory, which makes it one."""
-  with atomic_write(directory / 'config.json') as file:
-    file.write(json.dumps(config, indent=2).encode('utf-8') + b'\n')
-
-
 def write_model(directory: pathlib.Path, start: Start, params: Any, head: str) -> None:
   """Writes tokenizer, weights, then `config.json`, in the published form, each atomically."""
-  write_files(directory, start.files)
+  for name, content in start.files.items():
+    with atomic_write(directory / name) as file:
+      file.write(content)
   tensors = to_tensors(jax.device_get(params), start.arch, head)
   write_tensors(directory / 'model.safetensors', tensors)
-  write_config(directory, start.config)
+  with atomic_write(directory / 'config.json') as file:  # the last one makes the folder a model's
+    file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')

@@ -14,7 +14,6 @@ from fairjax.pretrained.masked_lm import (
   Settings,
   Sizes,
   check_fit,
-  check_free,
   from_checkpoint,
   from_vocabulary,
   make_mesh,
@@ -22,7 +21,7 @@ from fairjax.pretrained.masked_lm import (
   with_dropout,
 )
 from fairjax.pretrained.masked_rows import lay_out, special_tokens, tells_words_apart
-from fairjax.pretrained.start import Start, new_tokenizer
+from fairjax.pretrained.start import Start, check_free, new_tokenizer
 from fairjax.run.workdir import check_shared
 from fairjax.vocabulary import PieceEncoder
 

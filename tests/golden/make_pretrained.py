@@ -44,17 +44,6 @@ def inputs(vocab_size, rows=4, length=19):
   return ids, mask, types
 
 
-def word_pieces():
-  """BERT's small vocabulary; the committed one where there is one, since ties are broken at random.
-  """
-  path = HERE / 'bert_mlm' / 'vocab.txt'
-  if path.is_file():
-    return path.read_text(encoding='utf-8').split()
-  tokenizer = tokenizers.BertWordPieceTokenizer(lowercase=True)
-  tokenizer.train_from_iterator(LINES, vocab_size=90, min_frequency=1, show_progress=False)
-  return sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
-
-
 def save(name, model, tokenizer, **arrays):
   """Writes a directory in the published form with its expected values."""
   folder = HERE / name
@@ -70,7 +59,7 @@ def save(name, model, tokenizer, **arrays):
 
 def make_bert(folder):
   """BERT with MLM head and BERT with a classifier."""
-  words = word_pieces()
+  words = (HERE / 'bert_mlm' / 'vocab.txt').read_text(encoding='utf-8').split()
   (folder / 'vocab.txt').write_text('\n'.join(words) + '\n', encoding='utf-8')
   tokenizer = transformers.BertTokenizerFast(
     str(folder / 'vocab.txt'), do_lower_case=True, model_max_length=24)
@@ -95,31 +84,16 @@ def make_bert(folder):
        logits=output.logits, text_logits=texts)
 
 
-def unigram_pieces():
-  """A tokenizer as ALBERT's."""
-  inner = tokenizers.Tokenizer(tokenizers.models.Unigram())
-  inner.normalizer = tokenizers.normalizers.Lowercase()
-  inner.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-  special = ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
-  inner.train_from_iterator(LINES, tokenizers.trainers.UnigramTrainer(
-    vocab_size=80, special_tokens=special, unk_token='<unk>', show_progress=False))
-  inner.post_processor = tokenizers.processors.TemplateProcessing(
-    single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
-  return inner
-
-
 ALBERT_SIZES = dict(
   embedding_size=8, hidden_size=16, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2,
   num_attention_heads=2, intermediate_size=24, max_position_embeddings=32, initializer_range=0.1)
 
 
 def albert_tokenizer():
-  """ALBERT's small tokenizer; the committed one where there is one."""
-  path = HERE / 'albert_mlm' / 'tokenizer.json'
-  inner = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else unigram_pieces()
+  """The small tokenizer that is committed."""
   return transformers.PreTrainedTokenizerFast(
-    tokenizer_object=inner, model_max_length=24, pad_token='<pad>', unk_token='<unk>',
-    cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
+    tokenizer_file=str(HERE / 'albert_mlm' / 'tokenizer.json'), model_max_length=24,
+    pad_token='<pad>', unk_token='<unk>', cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]')
 
 
 def make_albert():
