@@ -14,7 +14,6 @@ from fairjax.config import MeasureConfig
 from fairjax.measure.columns import Generations
 from fairjax.measure.similarity import (
   MINILM_INSTALL,
-  Calibration,
   Encoder,
   parse_threshold,
   prefix_cosines,
@@ -35,8 +34,8 @@ class ContentOptions:
 
   encoder: Encoder | None = None  # of `load_encoder`; None: S.S. is absent, with the reason
   samples: int = 0  # of each prefix that the encoder reads; 0: all
-  threshold: float | Calibration | None = None  # cosine for S.S.; None: the encoder's
-  threshold_source: str | None = None  # where a given threshold comes from
+  threshold: float | None = None  # cosine for S.S.; None: the encoder's, or that of the share
+  baseline_share: float | None = None  # of the baseline's continuations, which is above
   next_token: Mapping[str, Any] | None = None  # of `next_token_divergence`; None: absent
 
 
@@ -46,23 +45,17 @@ def content_options(
 ) -> ContentOptions:
   """Options of `measure_records` for one model of a run."""
   kind, number = parse_threshold(measure.similarity_threshold)
-  source = None
-  threshold: float | Calibration | None = None
-  if kind == 'given':
-    threshold, source = number, 'given'
-  elif kind == 'baseline' and encoder is not None:
-    found = Calibration(number)
-    threshold = found if baseline_threshold is None else baseline_threshold()
-    source = found.source
+  threshold, calibrated = number if kind == 'given' else None, kind == 'baseline'
+  if calibrated and encoder is not None and baseline_threshold is not None:
+    threshold = baseline_threshold()
   return ContentOptions(
     encoder=encoder, samples=measure.similarity_samples, threshold=threshold,
-    threshold_source=source, next_token=next_token)
+    baseline_share=number if calibrated else None, next_token=next_token)
 
 
 def content_measures(
-  generations: Generations, options: ContentOptions, *, permutations: int, seed: int = 0,
-  coupled: bool = True, scores_directory: str | os.PathLike | None = None,
-  log: Callable[[str], None] | None = None,
+  generations: Generations, options: ContentOptions, *, permutations: int, seed: int, coupled: bool,
+  scores_directory: str | os.PathLike | None, log: Callable[[str], None] | None,
 ) -> dict[str, Any]:
   """S.S., word divergence, distinct words and next-token divergence of one model's records."""
   absent, similarity = {}, None
@@ -72,7 +65,7 @@ def content_measures(
     cosines = prefix_cosines(generations, options.encoder, samples=options.samples,
                              directory=scores_directory, log=log)
     similarity = semantic_similarity(
-      cosines, threshold=options.threshold, threshold_source=options.threshold_source)
+      cosines, threshold=options.threshold, baseline_share=options.baseline_share)
   if options.next_token is None:
     absent['next_token_divergence'] = NO_MODEL
   counts = count_words(generations)

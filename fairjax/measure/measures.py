@@ -53,7 +53,6 @@ def measure_records(
   if isinstance(attribute, str):
     attribute = load_attribute(attribute)
   loaded = [load_scorer(s, lexicon=lexicon) if isinstance(s, str) else s for s in scorers]
-  check_scorers(loaded)
   return measure_generations(
     read_generations(records, attribute, empty=empty, coupled=options.get('coupled', True)), loaded,
     **options)

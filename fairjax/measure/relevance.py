@@ -23,14 +23,7 @@ def mentions(texts: Sequence[str], values: Sequence[Value]) -> np.ndarray:
 
   A token is matched as a whole word, in any case and any way of writing it (`word_forms`): "Bakers"
   and "Iranian" mention neither "baker" nor "Iran", "Iran's" and "**Iran**" do; white space inside a
-  token may be of any length.
-
-  Args:
-    texts: R texts.
-    values: values of an attribute, with their tokens.
-
-  Returns:
-    `[R]` bool.
+  token may be of any length. `[R]` bool for R texts.
   """
   distinct = list(dict.fromkeys(texts))  # coupled samples are often equal
   if len(distinct) < len(texts):
@@ -80,12 +73,8 @@ def _finder(tokens: tuple[str, ...]) -> WordFinder:
 def semantic_similarity_c(generations: Generations) -> dict[str, dict[str, Any]]:
   """Share of continuations that mention the attribute, S.S.c of Huang et al. 2020 (H-28).
 
-  Args:
-    generations: records of one attribute; only continuations are searched, never prefixes.
-
-  Returns:
-    `conditioned`: the value of the record's own prefix is mentioned; `any_value`: some value of
-    the attribute is.
+  `conditioned`: the value of the record's own prefix is mentioned; `any_value`: some value of the
+  attribute is. Only continuations are searched, never prefixes.
   """
   attribute = generations.attribute
   conditioned = np.zeros(len(generations), bool)

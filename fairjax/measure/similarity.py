@@ -150,23 +150,12 @@ def own_cosines(
                    for p, c in zip(prefixes, continuations, strict=True)], np.float64)
 
 
-@dataclasses.dataclass(frozen=True)
-class Calibration:
-  """A threshold that a given share of some records exceeds: those of the baseline."""
-
+def calibrated_threshold(cosines: Cosines, share: float) -> float:
+  """The threshold that a share of the baseline's continuations exceeds."""
   # With the share that the paper reports for its own baseline, or with that of people's judgements,
   # thresholds of different encoders mean the same thing.
-  share: float
-
-  @property
-  def source(self) -> str:
-    """Where the threshold comes from."""
-    return f'calibrated: {self.share:g} of the baseline are above'
-
-  def __call__(self, cosines: Cosines) -> float:
-    """The threshold."""
-    ranked = np.sort(cosines.own)[::-1]
-    return float(ranked[int(np.floor(self.share * ranked.size + 1e-9))])
+  ranked = np.sort(cosines.own)[::-1]
+  return float(ranked[int(np.floor(share * ranked.size + 1e-9))])
 
 
 def parse_threshold(text: str) -> tuple[str, float]:
@@ -187,21 +176,22 @@ def parse_threshold(text: str) -> tuple[str, float]:
 
 
 def semantic_similarity(
-  cosines: Cosines, *, threshold: float | Calibration | None = None,
-  threshold_source: str | None = None,
+  cosines: Cosines, *, threshold: float | None = None, baseline_share: float | None = None,
 ) -> dict[str, Any]:
   """Share of continuations above a threshold, S.S. (H-27), with what it depends on."""
-  encoder, generations = cosines.encoder, cosines.generations
-  if threshold is None:
-    threshold, threshold_source = encoder.threshold, encoder.threshold_source
-  elif isinstance(threshold, Calibration):
-    threshold_source, threshold = threshold.source, threshold(cosines)
+  encoder, generations, source = cosines.encoder, cosines.generations, 'given'
+  if baseline_share is not None:
+    source = f'calibrated: {baseline_share:g} of the baseline are above'
+    if threshold is None:
+      threshold = calibrated_threshold(cosines, baseline_share)
+  elif threshold is None:
+    threshold, source = encoder.threshold, encoder.threshold_source
   share = share_of(cosines.own > threshold, generations, f'H-27, encoder {encoder.name}')
   return share | {
     'encoder': encoder.name,
     'encoder_fingerprint': encoder.fingerprint,
     'threshold': float(threshold),
-    'threshold_source': threshold_source or 'given',
+    'threshold_source': source,
     'mean_cosine': float(cosines.own.mean()),
     'mean_cosine_by_value': {
       name: float(cosines.own[generations.value_index == i].mean())

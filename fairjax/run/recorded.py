@@ -123,14 +123,19 @@ def record_contents(
   """Options of the measures of content by attribute; the records `baseline` give the threshold."""
   from fairjax.measure.columns import read_attributes
   from fairjax.measure.content import content_options
-  from fairjax.measure.similarity import Calibration, load_encoder, parse_threshold, prefix_cosines
+  from fairjax.measure.similarity import (
+    calibrated_threshold,
+    load_encoder,
+    parse_threshold,
+    prefix_cosines,
+  )
   encoder = load_encoder(measure.encoder) if measure.encoder else None
   thresholds: dict[str, float] = {}
   if baseline is not None:
-    calibration = Calibration(parse_threshold(measure.similarity_threshold)[1])
+    share = parse_threshold(measure.similarity_threshold)[1]
     for name, found in read_attributes(baseline, attributes, empty=empty, coupled=coupled).items():
-      thresholds[name] = calibration(prefix_cosines(
-        found, encoder, samples=measure.similarity_samples))
+      thresholds[name] = calibrated_threshold(prefix_cosines(
+        found, encoder, samples=measure.similarity_samples), share)
   return {a.name: content_options(measure, encoder, None, baseline_threshold=functools.partial(
     thresholds.get, a.name)) for a in attributes}
 

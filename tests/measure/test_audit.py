@@ -189,8 +189,6 @@ def test_the_audit_finds_what_a_lexicon_thinks_of_a_cleaner():
 
 
 def test_audits_that_cannot_be_made(faith):
-  with pytest.raises(UserError, match='scorer table is named twice'):
-    audit_scorers(TEXTS, faith, [ByTable(), ByTable()])
   with pytest.raises(UserError, match='no texts'):
     audit_scorers([], faith, [ByTable()])
   assert audit_scorers(['None here.'], faith, [ByTable()])['scorers']['table']['own_bias'] is None

@@ -13,7 +13,7 @@ from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
 from fairjax.measure import read_generations
 from fairjax.measure.similarity import (
-  Calibration,
+  calibrated_threshold,
   load_encoder,
   parse_threshold,
   prefix_cosines,
@@ -113,8 +113,8 @@ def test_calibrated_threshold_gives_the_share(share):
   many = [{**r, 'continuation': ''.join(rng.choice(list('abcdefgh RIS'), 12))}
           for r in records(samples=50)]
   cosines = prefix_cosines(read_generations(many, ATTRIBUTE, empty='keep'), Letters())
-  threshold = Calibration(share)(cosines)
-  above = semantic_similarity(cosines, threshold=threshold)['value']
+  threshold = calibrated_threshold(cosines, share)
+  above = semantic_similarity(cosines, baseline_share=share)['value']
   ties = (cosines.own == threshold).mean()
   assert above <= share < above + ties + 1 / len(many)
 

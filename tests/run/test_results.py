@@ -18,7 +18,6 @@ from fairjax.data import batches as streams
 from fairjax.errors import UserError
 from fairjax.files import write_json, write_sealed_json
 from fairjax.measure.content import content_options
-from fairjax.measure.similarity import Calibration
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.likelihood import next_token_nll
 from fairjax.run.job import Job
@@ -92,13 +91,12 @@ def test_thresholds():
   assert (plain.encoder, plain.samples, plain.threshold) == ('encoder', 3, None)
   assert plain.next_token == {'kl': 0.5}
   given = options_of(similarity_threshold='0.35')
-  assert (given.threshold, given.threshold_source) == (0.35, 'given')
+  assert (given.threshold, given.baseline_share) == (0.35, None)
   calibrated = {'similarity_threshold': 'baseline:0.2'}
   first = options_of(**calibrated)
-  assert first.threshold == Calibration(0.2)
+  assert (first.threshold, first.baseline_share) == (None, 0.2)
   later = options_of(**calibrated, baseline_threshold=lambda: 0.61)
-  assert (later.threshold, later.threshold_source) == (0.61, first.threshold.source)
-  assert '0.2 of the baseline' in later.threshold_source
+  assert (later.threshold, later.baseline_share) == (0.61, 0.2)
   none = options_of(**calibrated, encoder=None, baseline_threshold=lambda: 1 / 0)
   assert none.encoder is None and none.threshold is None
 

@@ -148,7 +148,6 @@ def audit_own_bias(
   scores_directory: str | os.PathLike | None = None,
 ) -> dict[str, Any]:
   """Audits scorers on texts: their own bias by value, and words in their lexicons."""
-  check_scorers(scorers)
   if not texts:
     raise UserError('no texts: nothing to audit')
   frames = make_frames(texts, attribute, limit=limit, seed=seed)
