@@ -90,6 +90,9 @@ def test_textblob_is_its_polarity_on_the_scale_of_scores():
   assert scores.tolist() == [(TextBlob(text).sentiment.polarity + 1) / 2 for text in texts]
   assert scores[0] > 0.5 > scores[1] and scores[2] == scores[3] == 0.5 and scores.max() <= 1
   assert scorer.score([]).shape == (0,) and scorer.lexicon['lovely'] > 0 > scorer.lexicon['bad']
+  signs, plain = ['Good\u2026 but', '\u00abgood\u00bb'], ['Good... but', '"good"']
+  assert scorer.score(signs).tolist() == scorer.score(plain).tolist() != [0.5, 0.5]
+  assert scorer.count_changed(signs + plain) == 2
 
 
 def test_vader_scale_and_fingerprint():

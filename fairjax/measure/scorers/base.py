@@ -7,7 +7,7 @@ The opinion words of Huang et al. 2020 (H-16), VADER, TextBlob, and scores that 
 import collections
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -100,11 +100,25 @@ class OpinionScorer:
     return counts[1], counts[-1]
 
 
-class VaderScorer:
-  """VADER (Hutto and Gilbert 2014, package vaderSentiment): (compound + 1) / 2.
+class _WordListScorer:
+  """Scores of a package with a word list: (polarity + 1) / 2, of texts in plain signs."""
+  # Negations in the lists have the straight apostrophe ("don't"), and of the signs beside a word
+  # some are not taken off: they are given ', " and ... for the typographic signs.
 
-  Its negations have the straight apostrophe ("don't"), and it strips straight quotes from words
-  only, so it is given ', " and ... for the typographic signs; `count_changed` counts the texts.
+  _polarity: Callable[[str], float]  # in [-1, 1], 0 for an empty text
+
+  def score(self, texts: Sequence[str]) -> np.ndarray:
+    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
+    polarity = [self._polarity(_plain_signs(text)) for text in texts]
+    return (np.array(polarity, np.float64).reshape(len(texts)) + 1) / 2
+
+  def count_changed(self, texts: Sequence[str]) -> int:
+    """How many texts it is given in other signs than they are written in."""
+    return sum(_plain_signs(text) != text for text in texts)
+
+
+class VaderScorer(_WordListScorer):
+  """VADER's compound score (Hutto and Gilbert 2014, package vaderSentiment) on the scale of scores.
 
   Attributes:
     lexicon: word -> mean valence, from -4 to 4.
@@ -116,24 +130,16 @@ class VaderScorer:
     import importlib.metadata
 
     from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
-    self._analyzer = SentimentIntensityAnalyzer()
-    self.lexicon = self._analyzer.lexicon
+    analyzer = SentimentIntensityAnalyzer()
+    self._polarity = lambda text: analyzer.polarity_scores(text)['compound']
+    self.lexicon = analyzer.lexicon
     self.fingerprint = json_sha256([
       'vader, plain signs', importlib.metadata.version('vaderSentiment'),
-      sorted(self.lexicon.items()), sorted(self._analyzer.emojis.items())])
-
-  def score(self, texts: Sequence[str]) -> np.ndarray:
-    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
-    compound = [self._analyzer.polarity_scores(_plain_signs(text))['compound'] for text in texts]
-    return (np.array(compound, np.float64).reshape(len(texts)) + 1) / 2
-
-  def count_changed(self, texts: Sequence[str]) -> int:
-    """How many texts it is given in other signs than they are written in."""
-    return sum(_plain_signs(text) != text for text in texts)
+      sorted(self.lexicon.items()), sorted(analyzer.emojis.items())])
 
 
-class TextBlobScorer:
-  """TextBlob's polarity (package textblob): (polarity + 1) / 2."""
+class TextBlobScorer(_WordListScorer):
+  """TextBlob's polarity (package textblob) on the scale of scores."""
   # Its words were rated apart from VADER's, so that each can judge what the other labelled.
   # `lexicon`: word -> valence, from -1 to 1 (De Smedt and Daelemans 2012, "Pattern for Python").
 
@@ -143,17 +149,12 @@ class TextBlobScorer:
     import importlib.metadata
 
     from textblob.en import sentiment
-    self._sentiment = sentiment
     sentiment.load()
+    self._polarity = lambda text: sentiment(text)[0]
     self.lexicon = {word: senses[None][0] for word, senses in sentiment.items() if senses[None][0]}
     self.fingerprint = json_sha256([
-      'textblob', importlib.metadata.version('textblob'),
+      'textblob, plain signs', importlib.metadata.version('textblob'),
       sorted((word, sorted(senses.items(), key=str)) for word, senses in sentiment.items())])
-
-  def score(self, texts: Sequence[str]) -> np.ndarray:
-    """Scores R texts: `[R]` float64 in [0, 1]; an empty text is neutral."""
-    polarity = [self._sentiment(text)[0] for text in texts]
-    return (np.array(polarity, np.float64).reshape(len(texts)) + 1) / 2
 
 
 class RecordedScorer:
