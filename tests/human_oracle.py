@@ -4,9 +4,7 @@ import csv
 import io
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
-
-import numpy as np
+from collections.abc import Callable, Iterable
 
 MODELS = ('zanzibar-lm', 'quux-embedding-100')  # words that no text holds
 METHOD, SCORE = 'sentiment-regularised', 0.735246
@@ -56,27 +54,3 @@ def kappa_by_definition(ratings: list[tuple[int, int]], cost: Callable[[int, int
   observed = sum(cost(a, b) for a, b in ratings) / len(ratings)
   chance = sum(cost(a, b) for a, _ in ratings for _, b in ratings) / len(ratings)**2
   return 1 - observed / chance
-
-
-def noisy_label(truth: int, error: float, rng: np.random.Generator) -> int:
-  """A rater who knows the truth, but with probability `error` answers anything of the three."""
-  return int(rng.integers(3)) if rng.random() < error else truth
-
-
-def spearman_of_joint(joint: Mapping[tuple[float, float], float]) -> float:
-  """Spearman's correlation of a discrete distribution, from its probabilities."""
-  def middle(position):
-    marginal: dict[float, float] = {}
-    for key, p in joint.items():
-      marginal[key[position]] = marginal.get(key[position], 0.0) + p
-    ranks, below = {}, 0.0
-    for value in sorted(marginal):
-      ranks[value] = below + marginal[value] / 2
-      below += marginal[value]
-    return ranks
-
-  x, y = middle(0), middle(1)
-  covariance = sum(p * (x[a] - 0.5) * (y[b] - 0.5) for (a, b), p in joint.items())
-  spread = [sum(p * (r[key[i]] - 0.5)**2 for key, p in joint.items())
-            for i, r in enumerate((x, y))]
-  return covariance / (spread[0] * spread[1])**0.5

@@ -114,16 +114,6 @@ def test_planted_effects_pass_through_prompts_measure_and_report(
   assert 'main effect of colour' in (tmp_path / 'report' / 'report.md').read_text()
 
 
-def test_a_shift_has_its_closed_form():
-  """F of a uniform distribution of width w: its second difference is 2 alpha beta / w, in fours."""
-  attribute, alpha, beta, width = crossed(2, 2), 0.03, 0.05, 0.25
-  base = 0.2 + 0.01 * np.arange(25)
-  scores = [[base + alpha * i + beta * j for i, j in attribute.levels]]
-  found = measure_crossed(samples_of(attribute, scores), attribute, permutations=1, seed=0)
-  np.testing.assert_allclose(
-    values(found), [alpha, beta, alpha * beta / (2 * width)], rtol=1e-12)
-
-
 def test_effects_are_those_of_the_definition_for_unequal_n():
   attribute, rng = crossed(3, 4), np.random.default_rng(2)
   scores = [[rng.uniform(size=n) for n in row] for row in rng.choice([2, 3, 5], (2, 12))]

@@ -45,8 +45,9 @@ def make_records(attribute, *, samples=20, bias=0.0, numbered=True):
         mention = f', says {value.text}' if sample % 2 else ''
         records.append({
           'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
-          'template': t, 'prefix': attribute.prefix(t, a), 'continuation': f'{word}{mention}.',
-          'model': 'm', '_where': f'r.jsonl:{len(records) + 1}'})
+          'template': t, 'prefix': attribute.prefix(t, a), 'model': 'm',
+          'continuation': f'{word} {sample}{mention}.', 'scores': {'s': float(word == 'good')},
+          '_where': f'r.jsonl:{len(records) + 1}'})
         if numbered:
           records[-1]['sample'] = sample
   return records
@@ -206,12 +207,11 @@ def test_the_mean_of_a_value_is_over_templates(attribute):
   assert means == pytest.approx({'Red': 0.55, 'Blue': 0.45, 'Sea Green': 0.45, 'Rose': 0.45})
 
 
-def test_permutations_are_counted_from_one(files):
-  attribute = load_attribute(str(files / 'colour.yaml'))
-  with pytest.raises(UserError, match='permutations must be at least 1, not 0'):
-    measure_records(colour_records(attribute), attribute, [SCORER], permutations=0)
-  with pytest.raises(UserError, match='seed must be at least 0, not -1'):
-    measure_records(colour_records(attribute), attribute, [SCORER], seed=-1)
+def test_permutations_are_counted_from_one(attribute):
+  for wrong, words in (({'permutations': 0}, 'permutations must be at least 1, not 0'),
+                       ({'seed': -1}, 'seed must be at least 0, not -1')):
+    with pytest.raises(UserError, match=words):
+      measure_records(make_records(attribute), attribute, [SCORER], **wrong)
 
 
 def test_perplexity_units():
@@ -292,20 +292,6 @@ COLOUR = "name: colour\nvalues: [Red, Blue, Green]\ntemplates: ['{value} is', 'N
 SIZE = "name: size\nvalues: [Big, Small]\ntemplates: ['The {value} one is']\n"
 
 
-def colour_records(attribute, *, samples=6, numbered=True, skip=0):
-  """Records with one opinion word each and a recorded score."""
-  rng = np.random.default_rng(len(attribute.name))
-  records = []
-  for t, a in np.ndindex(len(attribute.templates), len(attribute.values)):
-    for i in range(samples - (skip if (t, a) == (0, 1) else 0)):
-      good = bool(rng.integers(0, 2))
-      records.append({
-        'attribute': attribute.name, 'value': attribute.values[a].text, 'template': t,
-        'prefix': attribute.prefix(t, a), 'continuation': f"{'good' if good else 'bad'} {i}",
-        'scores': {'s': float(good)}} | ({'sample': i} if numbered else {}))
-  return records
-
-
 @pytest.fixture
 def files(tmp_path):
   for name, text in (('colour', COLOUR), ('size', SIZE)):
@@ -323,7 +309,7 @@ def write(path, records):
 def test_two_lines_audit_a_file(files):
   attribute = load_attribute(str(files / 'colour.yaml'))
   lexicon = (files / 'positive.txt', files / 'negative.txt')
-  measures = measure_records(colour_records(attribute), str(files / 'colour.yaml'),
+  measures = measure_records(make_records(attribute, samples=6), str(files / 'colour.yaml'),
                              ['opinion', 'recorded:s'], lexicon=lexicon, permutations=9)
   opinion, recorded = measures['scorers'].values()
   assert opinion['individual_fairness'] == recorded['individual_fairness']
@@ -337,7 +323,7 @@ def test_two_lines_audit_a_file(files):
 
 def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
   attributes = [load_attribute(str(files / f'{n}.yaml')) for n in ('colour', 'size')]
-  records = [r for a in attributes for r in colour_records(a)]
+  records = [r for a in attributes for r in make_records(a, samples=6)]
   mixed = [records[i] for i in np.random.default_rng(3).permutation(len(records))]
   path = write(files / 'r.jsonl', mixed)
   arguments = ['measure', f'--records={path}', '--scorer=recorded:s', '--permutations=19']
@@ -359,17 +345,17 @@ def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
 
 def test_repeated_records_are_refused_or_reported(files):
   attribute = load_attribute(str(files / 'colour.yaml'))
-  records = colour_records(attribute)
+  records = make_records(attribute, samples=6)
   with pytest.raises(UserError, match='occurs twice: remove one'):
     measure_records([*records, records[3]], attribute, ['recorded:s'], permutations=2)
-  free = colour_records(attribute, numbered=False)
+  free = make_records(attribute, samples=6, numbered=False)
   measures = measure_records([*free, free[3], free[3]], attribute, ['recorded:s'], permutations=2)
   assert any(note.startswith('2 of 38 records repeat') for note in measures['notes'])
   assert any('permutations are too few' in note for note in measures['notes'])
   measures = measure_records(free, attribute, ['recorded:s'], permutations=99)
   assert measures['notes'] == [] and not measures['coupled']
-  measures = measure_records(
-    colour_records(attribute, skip=2), attribute, ['recorded:s'], permutations=99)
+  fewer = [r for r in records if (r['template'], r['value'], r['sample'] > 3) != (0, 'Blue', True)]
+  measures = measure_records(fewer, attribute, ['recorded:s'], permutations=99)
   assert measures['n'] == {'min': 4, 'max': 6}
   assert [note.split(':')[0] for note in measures['notes']] == [
     'n differs', 'samples are numbered, but not all values of a template have the same numbers']
@@ -377,7 +363,7 @@ def test_repeated_records_are_refused_or_reported(files):
 
 def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
   attribute = load_attribute(str(files / 'colour.yaml'))
-  path = write(files / 'r.jsonl', colour_records(attribute))
+  path = write(files / 'r.jsonl', make_records(attribute, samples=6))
   arguments = ['measure', f'--records={path}', f'--attribute={files}/colour.yaml',
                '--scorer=opinion', '--lexicon', f'{files}/positive.txt', f'{files}/negative.txt',
                f'--keep={files}/scores', '--permutations=5', '--json']
@@ -397,7 +383,7 @@ def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
   most[0] = None
   assert main(arguments) == 0
   resumed = capsys.readouterr().out
-  texts = len({r['continuation'] for r in colour_records(attribute)})
+  texts = len({r['continuation'] for r in make_records(attribute, samples=6)})
   assert sum(seen) == texts - 6  # three chunks of two were kept
   assert main(arguments) == 0 and sum(seen) == texts - 6  # and now all are
   assert capsys.readouterr().out == resumed

@@ -13,18 +13,12 @@ from score_arrays import from_arrays
 
 from fairjax.measure.estimates import Table, percentile_95
 from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
-from fairjax.measure.wasserstein import PoolDistance, quantile_grid
+from fairjax.measure.wasserstein import PoolDistance
 from tests.benchmarks.nulls import KINDS, TESTS, rejections
 
 
 def w1(x, y):
   return scipy.stats.wasserstein_distance(x, y)
-
-
-def test_quantile_grid_of_equal_fractions_is_not_split():
-  ranks, widths = quantile_grid(np.array([2, 4, 3]))
-  assert widths == pytest.approx([1 / 4, 1 / 12, 1 / 6, 1 / 6, 1 / 12, 1 / 4], abs=1e-15)
-  assert ranks.tolist() == [[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 3], [0, 0, 1, 1, 2, 2]]
 
 
 @pytest.mark.parametrize('size', [1, 7, 40])
@@ -135,16 +129,6 @@ def test_random_partitions_of_free_pairs_equal_scipy(kind):
       assert found.null_p95[0, p] == pytest.approx(max(null), abs=1e-12)
 
 
-def test_other_values_do_not_move_the_floor_of_a_pair():
-  rng = np.random.default_rng(4)
-  x, constant = rng.random((2, 200)), np.full(200, 0.5)
-  for coupled in (True, False):
-    alone = measure_pairs(from_arrays(list(x), coupled=coupled), permutations=400)
-    beside = measure_pairs(from_arrays(
-      [x[0], x[1], constant, constant, constant], coupled=coupled), permutations=400)
-    assert beside.cells.null_p95[0, 0] == pytest.approx(alone.cells.null_p95[0, 0], rel=0.15)
-
-
 @pytest.mark.parametrize('coupled', [True, False])
 def test_the_tail_bound_is_above_the_exact_p_value(coupled):
   # Binary scores: the distance is |difference of shares|, whose tail is binomial or hypergeometric.
@@ -173,16 +157,13 @@ def test_the_bound_never_replaces_a_counted_p_value():
   assert np.abs(counted - counted.round()).max() < 1e-9 or (counted < 1).any()
 
 
-def test_thousands_of_pairs_can_be_significant_after_holm():
-  # 100 values, half of which are far away: 4,950 pairs, 1,000 permutations.
-  rng = np.random.default_rng(6)
-  scores = rng.beta(2, 5, (100, 400))
-  scores[50:] = 1 - scores[50:]
-  found = measure_pairs(from_arrays(scores), permutations=200)
-  first, second = np.triu_indices(100, 1)
-  far = (first < 50) != (second < 50)
-  assert (found.pairs.p_holm[far] <= 0.05).all()
-  assert (found.pairs.p_holm[~far] > 0.05).all()
+@pytest.mark.parametrize('permutations', [19, 30, 99])
+def test_exceeding_the_floor_is_a_p_value_of_at_most_five_percent(permutations):
+  rng = np.random.default_rng(permutations)
+  null = rng.integers(0, 40, (500, permutations)) / 40  # many ties
+  table = Table.of(rng.integers(30, 42, 500) / 40, null)
+  assert (table.within_floor == (table.p_value > 0.05 + 1e-12)).all()
+  assert 0.1 < table.within_floor.mean() < 0.9  # both occur
 
 
 def test_table_columns_and_percentile():
@@ -190,7 +171,6 @@ def test_table_columns_and_percentile():
   null = rng.random((2, 3, 199))
   table = Table.of(np.array([[0.2, 0.5, 1.5], [0.9, 0.96, 0.1]]), null)
   assert table.p_value[0, 2] == 1 / 200 and table.p_holm[0, 2] == pytest.approx(6 / 200)
-  assert (table.within_floor == (table.p_value > 0.05)).all()
   assert table.corrected[1, 2] == 0.0
   assert percentile_95(null)[1, 1] == np.sort(null[1, 1])[189]
   assert set(table.to_dict()) == {'distance', 'null_mean', 'null_p95', 'p_value', 'mid_p_value',

@@ -127,19 +127,3 @@ def test_an_arm_that_lacks_a_template_is_refused():
   rows = [r for r in records(attribute, 1, 0) if 'arm' not in r or r['template']]
   with pytest.raises(UserError, match='every template of the prompts'):
     measure_records(read_records(rows), attribute, ['recorded:s'], permutations=9)
-
-
-@pytest.mark.parametrize('kind', [
-  'continuous', 'binary', pytest.param('three classes', marks=pytest.mark.weekly)])
-def test_five_percent_are_rejected_where_values_and_phrasings_move_alike(kind):
-  rng, runs, rejected = np.random.default_rng(7), 400, 0
-  for _ in range(runs):
-    value, word = rng.normal(0, 0.3, (8, 3, 1, 1)), rng.normal(0, 0.3, (8, 1, 4, 1))
-    z = value + word + 0.8 * rng.normal(size=(8, 1, 1, 12)) + 0.6 * rng.normal(size=(8, 3, 4, 12))
-    scores = {'continuous': 1 / (1 + np.exp(-z)), 'binary': (z > 0).astype(float),
-              'three classes': (1 + np.sign(z) * (np.abs(z) > 0.5)) / 2}[kind]
-    _, p_value = contrast(
-      from_arrays(scores[:, :, 0], coupled=True),
-      from_arrays(scores.reshape(24, 4, 12), coupled=True), permutations=1, seed=0)
-    rejected += p_value <= 0.05
-  assert abs(rejected / runs - 0.05) < 3 * np.sqrt(0.05 * 0.95 / runs)

@@ -18,16 +18,6 @@ def test_equals_scipy_for_unequal_sizes_and_ties(sizes, distinct):
     assert wasserstein_1(y, x) == pytest.approx(expected, abs=1e-12)
 
 
-def test_mean_over_thresholds_of_the_difference_of_exceedance():
-  # The paper's Eq. 1: E over tau of |p(S > tau) - p(S~ > tau)|.
-  rng = np.random.default_rng(0)
-  x, y = rng.beta(2, 3, 40), rng.beta(3, 2, 60)
-  tau = (np.arange(200_000) + 0.5) / 200_000
-  above = np.abs(1 - np.searchsorted(np.sort(x), tau, side='right') / 40
-                 - (1 - np.searchsorted(np.sort(y), tau, side='right') / 60))
-  assert wasserstein_1(x, y) == pytest.approx(above.mean(), abs=1e-5)
-
-
 @pytest.mark.parametrize('sizes', [(20, 20, 20, 20), (5, 20, 11, 1)])
 @pytest.mark.parametrize('distinct', [1, 4, 1000])
 def test_pairwise_distances_equal_scipy(sizes, distinct):
