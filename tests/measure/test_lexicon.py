@@ -3,12 +3,10 @@
 import hashlib
 import http.server
 import io
-import ssl
 import threading
 import zipfile
 
 import pytest
-from google_server import self_signed
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
@@ -43,12 +41,9 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def serve(tmp_path_factory, monkeypatch):
-  """Starts an https server that answers every path with (code, body); returns its address."""
-  folder, servers, asked = tmp_path_factory.mktemp('server'), [], []
-  (key, _), certificate = self_signed(folder)
-  (folder / 'key.pem').write_bytes(key)
-  monkeypatch.setenv('SSL_CERT_FILE', str(certificate))
+def serve(monkeypatch):
+  """Starts a server that answers every path with (code, body); returns its address."""
+  servers, asked = [], []
   monkeypatch.setenv('no_proxy', '127.0.0.1')
 
   def start(body, code=200):
@@ -63,13 +58,9 @@ def serve(tmp_path_factory, monkeypatch):
       def log_message(self, *_):
         pass
 
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, folder / 'key.pem')
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    servers.append(server)
-    return f'https://127.0.0.1:{server.server_address[1]}/lexicon.zip'
+    servers.append(http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler))
+    threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+    return f'http://127.0.0.1:{servers[-1].server_address[1]}/lexicon.zip'
 
   start.asked = asked
   yield start
