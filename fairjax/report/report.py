@@ -36,7 +36,6 @@ def write_report(
   directory: str | os.PathLike, *, rows: Sequence[ModelRow], attribute: str,
   distributions: Mapping[str, Distributions],
   config: Mapping[str, Any] | None = None, seeds: Mapping[str, int] | None = None,
-  versions: Mapping[str, str] | None = None,
   curves: Curves | None = None,
   paired: Sequence[PairedSample] = (), known_bias: KnownBias | None = None,
   notes: Sequence[str] = (), human: Mapping[str, Any] | None = None,
@@ -55,7 +54,6 @@ def write_report(
     distributions: name of a model -> its distributions and sentences, for the page.
     config: resolved configuration, JSON types.
     seeds: purpose -> seed.
-    versions: package -> version; None looks up those of this process.
     curves: stage -> run -> lines of its `metrics.jsonl`; one figure a stage, and where it ended.
     paired: same-noise samples (`paired_samples`).
     known_bias: for corpora whose bias is known.
@@ -69,7 +67,7 @@ def write_report(
     The path of `report.md`.
   """
   directory, seeds, curves = pathlib.Path(directory), seeds or {}, curves or {}
-  versions = installed_versions() if versions is None else versions
+  versions = installed_versions()
   for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
       old.unlink()
@@ -119,7 +117,7 @@ def write_report(
   write_json(directory / 'report.json', {
     'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, distributions),
     'verdicts': judged, 'warnings': limits + controls + audited, 'notes': list(notes),
-    'config': config, 'seeds': dict(seeds), 'versions': dict(versions), 'selection': selection,
+    'config': config, 'seeds': dict(seeds), 'versions': versions, 'selection': selection,
     'ledger': entries,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'labelling': labelled, 'scorer_audit': audit, 'trainings': trainings,

@@ -30,7 +30,6 @@ from fairjax.errors import UserError
 from fairjax.files import (
   FolderLock,
   atomic_write,
-  installed_versions,
   read_sealed_json,
   require_file,
   write_sealed_json,
@@ -478,9 +477,9 @@ class Job(Run):
     curves, damaged = self.curves()
     path = write_report(
       self.workdir / 'report', rows=rows, attribute=self.attribute.name,
-      config=to_dict(self.config), versions=installed_versions(),
-      seeds={'run': self.config.seed, 'data': self.config.data.seed,
-             'sampling': self.config.sample.seed},
+      config=to_dict(self.config), seeds={
+        'run': self.config.seed, 'data': self.config.data.seed,
+        'sampling': self.config.sample.seed},
       relevance_share=self.config.measure.relevance_share,
       curves=curves, known_bias=self.known_bias(), notes=[*self.notes(), *damaged],
       human=read_human(self.workdir / 'measures' / inventory.HUMAN), audit=read_audit(self.workdir),
