@@ -98,22 +98,18 @@ def relevance_table(
   rows = {corpus: {_key(row): row for row in found} for corpus, found in corpora.items()}
   keys = list(dict.fromkeys([*_GRID, *(key for found in rows.values() for key in found)]))
   _check_unit(unit, [row for found in corpora.values() for row in found])
-  title = attribute.capitalize()
   columns = ('PPL', 'PPL_s', 'S.S.', 'S.S.c')
-  header, body, lines = ['Model', '\u03bb'], [], []
-  for corpus in rows:
-    header += [f'{corpus} {title} {column}' for column in columns]
-    if printed(number_, corpus):
-      header += [f'{corpus} {title} {column} (paper)' for column in columns]
-  for method, weight in keys:
-    cells = [_LABELS.get(method, method), '' if weight is None else f'{weight:g}']
-    for corpus, found in rows.items():
-      cells += _cells(found.get((method, weight)), unit)
-      if paper := printed(number_, corpus):
-        cells += paper.get((method, weight), ['\u2013'] * 4)
-    body.append(cells)
+  header, lines = ['Model', '\u03bb'], []
+  body = [[_LABELS.get(method, method), '' if weight is None else f'{weight:g}']
+          for method, weight in keys]
   for corpus, found in rows.items():
-    wanted = printed(number_, corpus) or _GRID
+    paper = printed(number_, corpus)
+    for of in ('', ' (paper)') if paper else ('',):
+      header += [f'{corpus} {attribute.capitalize()} {column}{of}' for column in columns]
+    for cells, key in zip(body, keys, strict=True):
+      cells += _cells(found.get(key), unit)
+      cells += paper.get(key, ['\u2013'] * 4) if paper else []
+    wanted = paper or _GRID
     missing = [_format_key(key) for key in wanted if key not in found]
     if missing:
       lines.append(f"{corpus}: {len(missing)} of the paper's {len(wanted)} models are not in these "
