@@ -108,8 +108,7 @@ def time_in_turns(options, length, compiled, speeds):
   floor = floors.floor(work(options, length), speeds)
   for row, _ in compiled:
     row |= {'seconds': float(np.median(seconds[row['path']])),
-            'best_seconds': min(seconds[row['path']]), 'floor': floor,
-            'floor_seconds': floor['seconds']}
+            'floor': floor}
 
 
 def main() -> None:

