@@ -4,11 +4,25 @@ import json
 import pathlib
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from golden_models import ATTRIBUTE, GOLDEN
 from masked_cases import SENTENCES
 from safetensors.numpy import load_file, save_file
+
+from fairjax.pretrained import fit
+from fairjax.run import masked_training
+from fairjax.train import make_mesh
+
+
+@pytest.fixture(scope='module')
+def two_devices():
+  """Leaves two devices to trainings: enough to split rows, and quick to compile for."""
+  with pytest.MonkeyPatch.context() as patch:
+    for module in (fit, masked_training):
+      patch.setattr(module, 'make_mesh', lambda config, **_: make_mesh(config, jax.devices()[:2]))
+    yield
 
 
 @pytest.fixture(scope='module')

@@ -139,7 +139,6 @@ def test_a_score_does_not_depend_on_the_batch(classifier):
   for other in others:
     # Another length or number of rows sums in another order: a few units of the last place.
     np.testing.assert_allclose(other, together, atol=1e-6)
-  print('\nlargest difference by batch', max(np.abs(o - together).max() for o in others))
   np.testing.assert_array_equal(run(ids), together)
   # As without padding: as many rows of each length as there are, and no other token.
   arch = classifier.arch

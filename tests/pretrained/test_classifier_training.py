@@ -5,7 +5,6 @@ import shutil
 import signal
 import types
 
-import jax
 import numpy as np
 import pytest
 from golden_models import GOLDEN
@@ -14,7 +13,8 @@ from safetensors.numpy import load_file
 from fairjax.cli import main as cli
 from fairjax.measure import load_scorer
 from fairjax.pretrained import fit, load_pretrained
-from fairjax.train import make_mesh
+
+pytestmark = pytest.mark.usefixtures('two_devices')
 
 SMALL = ['--layers=1', '--dim=32', '--heads=2', '--vocab_size=80', '--max_length=16',
          '--epochs=5', '--batch_size=8', '--learning_rate=0.005']
@@ -35,14 +35,6 @@ def data(tmp_path_factory):
       lines.append(f'{label}\t{label // 4}\t{text}' if i % 20 else f'2\t\tthe {noun}')
     (folder / name).write_text('\n'.join(lines) + '\n')
   return folder
-
-
-@pytest.fixture(autouse=True, scope='module')
-def two_devices():
-  """Two of the fake devices: enough to split rows, and quick to compile for."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(fit, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:2]))
-    yield
 
 
 def run(*arguments):
@@ -108,7 +100,6 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   assert (output / 'training' / 'best.safetensors').exists()
   assert not (output / 'model.safetensors').exists()
   monkeypatch.undo()
-  monkeypatch.setattr(fit, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:2]))
   # Another training is refused and touches nothing.
   before = {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
   for change, message in (('--seed=1', 'settings.seed: 0 -> 1'),

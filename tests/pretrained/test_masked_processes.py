@@ -4,7 +4,6 @@ that of tests/test_processes.py, which kills."""
 import signal
 import sys
 
-import jax
 import pytest
 from groups import ends, free_address, kill
 from groups import start as start_group
@@ -12,8 +11,6 @@ from masked_cases import compare_models
 
 from fairjax import processes
 from fairjax.cli import main as cli
-from fairjax.run import masked_training
-from fairjax.train import make_mesh
 
 SMALL = ['--layers=1', '--dim=16', '--heads=2', '--vocab_size=64', '--max_length=16',
          '--rows=sentence', '--batch_size=8', '--steps=8', '--log_every=2', '--eval_every=8',
@@ -51,12 +48,10 @@ def start(text, repository):
 
 
 @pytest.fixture(scope='module')
-def train(text):
+def train(text, two_devices):
   """Trains in this process, on two of its devices."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(sys.modules, 'clu', None)
-    patch.setattr(masked_training, 'make_mesh', lambda config, **_: make_mesh(
-      config, jax.devices()[:2]))
     yield lambda workdir: cli.main(command(text, workdir))
 
 

@@ -16,24 +16,14 @@ from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.pretrained.masked_lm import Sizes, masked_sums
 from fairjax.pretrained.masked_rows import MaskedRows, Masking, special_tokens
 from fairjax.run import masked_training as training
-from fairjax.train import make_mesh, params_digest, read_metrics
+from fairjax.train import params_digest, read_metrics
+
+pytestmark = pytest.mark.usefixtures('two_devices')
 
 NEW = ['--layers=2', '--dim=16', '--heads=2', '--vocab_size=120']
 SMALL = ['--max_length=16', '--rows=sentence', '--batch_size=8', '--steps=12', '--log_every=4',
          '--eval_every=6', '--checkpoint_every=4', '--hidden_dropout=0.2',
          '--attention_dropout=0.1']
-
-
-def on_two(config, **_):
-  return make_mesh(config, jax.devices()[:2])
-
-
-@pytest.fixture(autouse=True, scope='module')
-def two_devices():
-  """Two of the fake devices: enough to split rows, and quick to compile for."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training, 'make_mesh', on_two)
-    yield
 
 
 def run(*arguments):
@@ -133,7 +123,6 @@ def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_
   assert 'saved after step 6 of 12' in capsys.readouterr().err
   assert not (workdir / 'model.safetensors').exists()
   monkeypatch.undo()
-  monkeypatch.setattr(training, 'make_mesh', on_two)
   assert train(text, workdir) == 0
   assert 'resumes after step 6 of 12' in capsys.readouterr().err
   for name in ('model.safetensors', 'config.json', 'tokenizer.json', 'card.json',

@@ -143,10 +143,6 @@ def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
   out = tmp_path / 'x.jsonl'
   command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
              '--samples=3', '--max-new-tokens=4', '--chat']
-  assert cli.main(command) == 2 and 'has no chat template' in capsys.readouterr().err
-  assert not out.exists()
-  (folder / 'chat_template.jinja').write_text('{{ messages[0].content[-12:] }}\n')
-  assert cli.main(command) == 2 and "message out" in capsys.readouterr().err
   (folder / 'chat_template.jinja').write_text('{{ messages[0].content }}\n')
   assert cli.main(command) == 0
   records = list(read_records(out))
@@ -255,8 +251,7 @@ def test_a_next_token_of_other_records_or_another_model_is_refused(
   refused('other values or templates of town', of=changed)
 
 
-@pytest.mark.parametrize('coupled', [True, pytest.param(False, marks=pytest.mark.weekly)])
-def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy, coupled):
+def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy):
   size = vocab_size('gpt2')
   model = load_pretrained(copy('gpt2', padded(size), vocab_size=size + MORE), 'lm')
   plain = load_pretrained(GOLDEN / 'gpt2', 'lm')
@@ -271,12 +266,8 @@ def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy, coupl
   # As the reference library has them: the likelihood of a text counts what the table holds.
   whole = np.asarray(lm_logits(model.params, model.arch, text))
   assert np.isfinite(whole).all() and np.abs(whole[..., size:]).max() > np.abs(expected).max()
-  for temperature in (1.0, 100.0):
+  for lm, drawn in ((decoder, False), (CachedDecoder(model.arch), True)):
     tokens, _ = sample_continuations(
-      model.params, decoder, [[5, 6], [7, 8]], template=0, samples=range(40), seed=1,
-      max_new_tokens=6, temperature=temperature, eos_id=0, coupled=coupled, batch_size=40)
-    assert tokens.max() < size
-  tokens, _ = sample_continuations(
-    model.params, CachedDecoder(model.arch), [[5, 6], [7, 8]], template=0, samples=range(40),
-    seed=1, max_new_tokens=6, temperature=100.0, eos_id=0, coupled=coupled, batch_size=40)
-  assert tokens.max() >= size  # what the mask keeps out
+      model.params, lm, [[5, 6], [7, 8]], template=0, samples=range(40), seed=1, max_new_tokens=6,
+      temperature=100.0, eos_id=0, batch_size=40)
+    assert (tokens.max() >= size) == drawn
