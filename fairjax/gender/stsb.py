@@ -123,16 +123,10 @@ def template_pairs(templates: Sequence[str], professions: Sequence[str]
   return first, second
 
 
-def profession_differences(scores: np.ndarray, professions: int) -> np.ndarray:
-  """Score with woman less score with man, `[T, P]`, of scores `[2 T P]` of `template_pairs`."""
-  table = np.asarray(scores, np.float64).reshape(-1, professions, 2)
-  return table[:, :, 1] - table[:, :, 0]
-
-
 def bias_of(scores: np.ndarray, professions: Professions) -> dict[str, Any]:
-  """Correlation of the mean differences with the shares of women."""
-  table = profession_differences(scores, len(professions.names))
-  means = table.mean(0)
+  """Mean score with woman less that with man, of scores `[2 T P]` of `template_pairs`; their r."""
+  table = np.asarray(scores, np.float64).reshape(-1, len(professions.names), 2)
+  means = (table[:, :, 1] - table[:, :, 0]).mean(0)
   even = np.ptp(means) < _LEAST_DIFFERENCE
   r = correlation(professions.shares, np.zeros_like(means) if even else means)
   return {'r': r, 'differences': means.tolist()}

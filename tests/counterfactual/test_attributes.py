@@ -67,14 +67,6 @@ def test_filled_templates():
   assert name.template_subsets == {'pronoun_neutral': neutral} and len(neutral) == 8
 
 
-def test_alternatives_are_of_another_subgroup():
-  for attribute in map(load_attribute, list_attributes()):
-    for i, value in enumerate(attribute.values):
-      others = attribute.alternatives(i)
-      assert all(attribute.values[j].subgroup != value.subgroup for j in others)
-      assert len(others) == sum(v.subgroup != value.subgroup for v in attribute.values) > 0
-
-
 def test_a_file_of_ones_own(tmp_path):
   attribute = load_attribute(write(tmp_path, MINIMAL))
   assert attribute.subgroups == ('Christian', 'Muslim', 'none')

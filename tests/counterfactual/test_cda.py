@@ -170,16 +170,8 @@ def test_the_gender_of_drawn_names(gender, female):
   share = sum(drawn[n] for n in NAMES.female) / 3000
   assert abs(share - female) < 0.05  # 5 standard deviations of 3000 coins
   for pool in (NAMES.female, NAMES.male):
-    counts = [drawn[n] for n in pool if n != 'Ada' and drawn[n]]
-    if counts and gender != 'same':
-      assert len(counts) == len([n for n in pool if n != 'Ada'])
-
-
-def test_any_other_name_of_the_same_gender_has_the_same_chance():
-  swap = GenderSwap(None, NAMES, name_gender='same')
-  drawn = collections.Counter(swap.swap('Ada', position=p)[0] for p in range(3000))
-  assert set(drawn) == {'Nora', 'Zoe', 'Mia'}
-  assert max(abs(n - 1000) for n in drawn.values()) < 130  # 5 standard deviations
+    counts = [drawn[n] for n in pool if n != 'Ada']  # all others with the same chance
+    assert max(counts) - min(counts) < 200  # 4 standard deviations of a difference
 
 
 def test_a_name_within_a_pair_of_several_words_is_part_of_it(tmp_path):

@@ -158,20 +158,6 @@ def test_a_known_slope_is_found(slope):
   assert found['left_out'] == []
 
 
-def test_gaps_are_those_of_a_slow_loop():
-  rng = np.random.default_rng(0)
-  labels, predictions = rng.integers(4, size=(2, 300))
-  female = rng.random(300) < 0.3
-  for profession, cell in enumerate(gaps(labels, predictions, female, 4)):
-    rates = []
-    for gender in (True, False):
-      asked = [p for y, p, f in zip(labels, predictions, female, strict=True)
-               if y == profession and f == gender]
-      rates.append(sum(p == profession for p in asked) / len(asked))
-      assert cell['n_female' if gender else 'n_male'] == len(asked)
-    assert cell['gap'] == pytest.approx(rates[0] - rates[1])
-
-
 def test_rare_cells_have_no_say_and_are_named():
   shares = np.array([0.1, 0.5, 0.9, 0.3])
   labels, predictions, female = known(0.4, -0.2, shares[:3])

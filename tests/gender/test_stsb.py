@@ -20,7 +20,6 @@ from fairjax.gender.stsb import (
   find_split,
   gendered_words,
   measure_stsb,
-  profession_differences,
   read_pairs,
   select_templates,
   template_pairs,
@@ -130,31 +129,18 @@ def test_the_test_file_has_276_without_a_second_gendered_word(test_data):
     assert not words & (zhao | gendered_words()), rest
 
 
-def test_pairs_of_templates_come_back_as_differences():
-  first, second = template_pairs([' runs.', ' sings'], ['nurse', 'engineer', 'officer'])
-  assert len(first) == len(second) == 2 * 2 * 3
-  scores = {}
+def test_the_correlation_is_that_of_mean_differences():
   rng = np.random.default_rng(0)
-  for pair in zip(first, second, strict=True):
-    scores[pair] = rng.random()
-  table = profession_differences(np.array(list(scores.values())), 3)
-  for t, rest in enumerate([' runs.', ' sings']):
-    for p, name in enumerate(['A nurse', 'An engineer', 'An officer']):
-      slow = scores[f'A woman{rest}', f'{name}{rest}'] - scores[f'A man{rest}', f'{name}{rest}']
-      assert table[t, p] == pytest.approx(slow)
-
-
-def test_the_correlation_is_that_of_the_means():
-  rng = np.random.default_rng(1)
-  shares = rng.random(9)
-  known = Professions(tuple('abcdefghi'), shares, (), '')
-  planted = 0.3 * shares + 0.02 * rng.standard_normal((5, 9))
-  man = rng.random((5, 9))
-  scores = np.stack([man, man + planted], axis=-1).ravel()
-  found = bias_of(scores, known)
-  oracle = scipy.stats.pearsonr(shares, planted.mean(0))
-  assert found['r']['value'] == pytest.approx(oracle.statistic)
-  assert found['differences'] == pytest.approx(planted.mean(0))
+  names, rests = ('nurse', 'engineer', 'officer', 'clerk'), [' runs.', ' sings']
+  known = Professions(names, rng.random(4), (), '')
+  scores = {pair: rng.random() for pair in zip(*template_pairs(rests, names), strict=True)}
+  assert len(scores) == 2 * 2 * 4
+  slow = [np.mean([scores[f'A woman{rest}', f'{a} {name}{rest}']
+                   - scores[f'A man{rest}', f'{a} {name}{rest}'] for rest in rests])
+          for a, name in zip(('A', 'An', 'An', 'A'), names, strict=True)]
+  found = bias_of(np.array(list(scores.values())), known)
+  assert found['differences'] == pytest.approx(slow)
+  assert found['r']['value'] == pytest.approx(scipy.stats.pearsonr(known.shares, slow).statistic)
 
 
 def test_a_model_that_knows_no_gender_has_no_correlation():
