@@ -11,7 +11,7 @@ from fairjax.gender.scored_models import BLANK
 
 WOMEN = tuple(f'Ada{i}' for i in range(30))
 MEN = tuple(f'Bob{i}' for i in range(20))
-NAMES = make_persons('names', 'test', {'female': WOMEN, 'male': MEN})
+NAMES = make_persons('names', 'test', {'male': MEN, 'female': WOMEN})
 
 
 class Known:

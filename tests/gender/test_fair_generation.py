@@ -442,21 +442,6 @@ def test_the_support_is_that_of_the_list_not_of_the_samples(tmp_path, vectors):
   assert found.normalised()[0] == pytest.approx((embedding.biases()['lawyer'] + 1) / 2)
 
 
-def test_several_biases_and_verdicts(tmp_path, vectors):
-  path = write_records(tmp_path / 'r.jsonl', samples=400)
-  (completions,) = read_completions([path])
-  biases = make_biases(['embedding', 'recorded:regard', 'vader'],
-                       embedding=load_embedding(vectors))(
-    completions, parse_completions(completions, PARSER))
-  result = FairnessTest(tolerance=0.3)(completions, biases, load_distance('masked'))
-  # Regard differs by 0.65 between the genders, VADER hardly sees a difference.
-  assert result['verdicts']['recorded:regard'] == 'violated' == result['verdict']
-  assert result['verdicts']['vader'] == 'holds'
-  worst = result['biases']['recorded:regard']['worst']
-  assert worst['gap'] == pytest.approx(0.65) and 'male' in worst['groups']
-  assert set(result['verdicts']) == {'embedding', 'recorded:regard', 'vader'}
-
-
 def test_a_constant_completer_is_fair_and_called_useless(tmp_path, vectors):
   """Y-10: one text for every prompt passes every d; the utility says what that is worth."""
   def constant(row):
@@ -538,9 +523,13 @@ def test_the_verb(tmp_path, vectors, capsys):
   assert masked.count('demands nothing: ') == 2 * 10  # for each bias
   assert masked.count('and 15 more such pairs') == 2
   code, said = run(capsys, 'lipschitz', '--records', records[0], '--bias', 'recorded:regard',
-                   '--bound', 'student', '--json')
+                   'vader', '--bound', 'student', '--tolerance', '0.3', '--json')
   (result,) = json.loads(said.out)
   assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
+  # Regard differs by 0.65 between the genders, VADER hardly sees a difference: one decides.
+  assert result['verdicts'] == {'recorded:regard': 'violated', 'vader': 'undecided'}
+  worst = result['biases']['recorded:regard']['worst']
+  assert worst['gap'] == pytest.approx(0.65, abs=0.01) and 'male' in worst['groups']
 
 
 def test_published_generations(test_data, tmp_path, capsys):

@@ -11,7 +11,7 @@ import scipy.stats
 
 from fairjax.cli.gender_verbs import format_finetune
 from fairjax.cli.main import main
-from fairjax.data.planted_gender import profession_shares, write_sts, write_tables
+from fairjax.data.planted_gender import write_sts, write_tables
 from fairjax.errors import UserError
 from fairjax.gender.persons import Professions, read_professions
 from fairjax.gender.stsb import (
@@ -19,16 +19,12 @@ from fairjax.gender.stsb import (
   curve_steps,
   find_split,
   gendered_words,
-  measure_stsb,
   read_pairs,
   select_templates,
   template_pairs,
 )
 from fairjax.gender.trends import correlation, fit_slope, format_mean_sd, over_restarts
 from fairjax.pretrained import heads
-from fairjax.pretrained.classifier import from_scratch
-from fairjax.pretrained.fit import Recipe
-from fairjax.pretrained.start import Sizes, write_model
 from fairjax.train import make_mesh
 
 BERT = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained' / 'bert_classifier'
@@ -226,32 +222,6 @@ def test_the_published_professions(test_data):
 
 
 # Whole paths.
-
-def test_the_correlation_in_the_embeddings_of_a_bert_is_seen(tmp_path, monkeypatch):
-  """Professions, man and woman get a part along one direction by their shares."""
-  monkeypatch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
-  write_tables(tmp_path)
-  write_sts(tmp_path / 'sts', seed=0, pairs=800, templates=8)
-  texts = [t for s in ('train', 'test') for part in read_pairs(find_split(tmp_path / 'sts', s))[:2]
-           for t in part]
-  sizes = Sizes('bert', layers=1, dim=32, heads=2, vocab_size=2000, max_length=16)
-  start = from_scratch(texts, sizes, classes=2, seed=0, log=lambda line: None)
-  direction = np.random.default_rng(1).standard_normal(32)
-  direction -= direction.mean()  # a norm follows
-  direction /= np.linalg.norm(direction)
-  # Strengths are of embeddings with a standard deviation of 0.02 in 32 dimensions.
-  for strength, low, high in ((0.0, -0.6, 0.6), (0.3, 0.7, 1.0)):
-    for word, share in (profession_shares() | {'man': 0.0, 'woman': 1.0}).items():
-      (piece,) = start.tokenizer.encode(word, add_special_tokens=False).ids
-      start.params['embeddings']['word'][piece] += strength * (2 * share - 1) * direction
-    write_model(tmp_path / f'bert {strength}', start, start.params, 'classifier')
-    found = measure_stsb(
-      tmp_path / f'bert {strength}', tmp_path / 'sts', mode='frozen', restarts=1,
-      professions=tmp_path / 'professions.tsv', recipe=Recipe(10, 32, 3e-3),
-      log=lambda line: None)
-    assert low <= found['r']['mean'] <= high
-    assert found['dev_pearson']['mean'] > 0.6
-
 
 @pytest.mark.parametrize(('total', 'points'), [(540, 5), (6, 3), (7, 100), (1, 1)])
 def test_points_rise_from_the_head_to_before_the_end(total, points):

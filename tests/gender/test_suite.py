@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from masked_cases import new_start
 from test_disco import Known, by_gender
-from test_winogender import TEMPLATES
+from test_winogender import TEMPLATES, winobias
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
@@ -170,7 +170,12 @@ def test_bad_options(tmp_path, capsys, words, message):
 @pytest.fixture(scope='module')
 def small_bert(tmp_path_factory):
   """A BERT of one layer with random weights and the words of the planted corpus; its tables."""
-  from fairjax.data.planted_gender import make_gendered_corpus, write_tables
+  from fairjax.data.planted_gender import (
+    make_gendered_corpus,
+    write_bios,
+    write_sts,
+    write_tables,
+  )
   from fairjax.pretrained.masked_lm import Sizes
   from fairjax.pretrained.start import write_model
   folder = tmp_path_factory.mktemp('small')
@@ -178,27 +183,33 @@ def small_bert(tmp_path_factory):
   start = new_start(Sizes('bert', 1, 16, 2, 1500, 40), texts, seed=0)
   write_model(folder / 'bert', start, start.params, 'mlm')
   write_tables(folder / 'tables')
+  write_sts(folder / 'sts', seed=0, pairs=32, templates=2)
+  write_bios(folder / 'bios', seed=0, per_profession=40)
+  winobias(folder)
   return folder
 
 
 def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
   tables = small_bert / 'tables'
   words = ['gender', 'correlations', f'--model={small_bert / "bert"}',
-           '--metrics=disco,winogender',
+           f'--stsb={small_bert / "sts"}', f'--bios={small_bert / "bios"}', f'--coref={small_bert}',
+           '--mode=frozen', '--restarts=2', '--epochs=1',
            f'--winogender={tables / "coreference.tsv"}', f'--names={tables / "names.txt"}',
            f'--professions={tables / "professions.tsv"}', '--persons=8', f'--output={tmp_path}/out']
   assert main([*words, '--json']) == 0
   found = json.loads(capsys.readouterr().out)['found']['bert']
-  assert set(found) == {'disco_names', 'disco_terms', 'winogender'}
+  assert list(found) == ['disco_names', 'disco_terms', 'winogender', 'coref', 'stsb', 'bios']
   assert found['disco_names']['n'] == {'female': 8, 'male': 8}
   # Weights at random know no gender: of 8 and 8 persons hardly a fill can differ significantly.
   assert found['disco_names']['score'] <= 0.3 and found['disco_terms']['score'] <= 0.3
   assert len(found['disco_terms']['templates']) == 14
   assert found['winogender']['r']['n'] == 24 and found['winogender']['without_share'] == []
-  assert abs(found['winogender']['r_she_minus_he']['value']) <= 1
+  for metric, key in (('coref', 'r'), ('stsb', 'dev_pearson'), ('bios', 'slope')):
+    assert len(found[metric][key]['restarts']) == 2 and found[metric][key]['value'] is not None
+  assert found['bios']['mode'] == 'frozen' and found['stsb']['recipe']['learning_rate'] == 1e-3
   assert main(words) == 0  # goes on, and prints the table
   captured = capsys.readouterr()
-  assert captured.err.count('measured earlier') == 3 and '| DisCo (Terms) |' in captured.out
+  assert captured.err.count('measured earlier') == 6 and '| DisCo (Terms) |' in captured.out
   assert main([*words, '--model=nothere', f'--output={tmp_path}/other']) == 2
   captured = capsys.readouterr()
   assert 'nothere is no directory' in captured.err and 'PERSON' not in captured.err
