@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
@@ -222,10 +223,19 @@ def plot_bias(
   with plt.rc_context(STYLE):
     rows = len(prompts) * max(1, len(tables) * len(columns) / 2)
     figure, axis = plt.subplots(figsize=(7, 1.2 + 0.32 * rows), layout='constrained')
-    for m, table in enumerate(tables):
-      for c, column in enumerate(columns):
-        _bars(axis, table, column, prompts, height, (m * len(columns) + c + 0.5) * height - 0.4,
-              colour=_COLOURS[m % len(_COLOURS)], after=column != 'bias')
+    for number, (table, column) in enumerate(itertools.product(tables, columns)):
+      after, colour = column != 'bias', _COLOURS[number // len(columns) % len(_COLOURS)]
+      label = plain(table['model']) + (', debiased embedding' if after else '')
+      for row in table['prompts']:
+        if (found := row[column]) is None:
+          continue
+        y = prompts.index(row['prompt']) + (number + 0.5) * height - 0.4
+        axis.barh(y, found['mean'], height=0.9 * height, color='white' if after else colour,
+                  edgecolor=colour, hatch='////' if after else None, label=label)
+        label = None
+        axis.plot(found['guaranteed'], [y, y], color='#999999', linewidth=0.6)
+        if found['student']:
+          axis.plot(found['student'], [y, y], color='#333333', linewidth=1.4)
     axis.axvline(0, color='#333333', linewidth=0.8)
     axis.set_yticks(range(len(prompts)), [plain(p) for p in prompts])
     axis.set_ylim(len(prompts) - 0.4, -0.6)
@@ -233,22 +243,3 @@ def plot_bias(
     if axis.get_legend_handles_labels()[0]:
       axis.legend(frameon=False, loc='upper left', bbox_to_anchor=(0, -0.12), ncols=2)
     return save_figure(figure, path)
-
-
-def _bars(
-  axis: Any, table: Mapping[str, Any], column: str, prompts: Sequence[str], height: float,
-  shift: float, *, colour: str, after: bool,
-) -> None:
-  """The bars of one model and embedding, with whiskers; prompts without a value have none."""
-  label = plain(table['model']) + (', debiased embedding' if after else '')
-  for row in table['prompts']:
-    found = row[column]
-    if found is None:
-      continue
-    y = prompts.index(row['prompt']) + shift
-    axis.barh(y, found['mean'], height=0.9 * height, color='white' if after else colour,
-              edgecolor=colour, hatch='////' if after else None, label=label)
-    label = None
-    axis.plot(found['guaranteed'], [y, y], color='#999999', linewidth=0.6)
-    if found['student']:
-      axis.plot(found['student'], [y, y], color='#333333', linewidth=1.4)
