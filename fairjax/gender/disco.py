@@ -104,7 +104,9 @@ def measure_disco(
   pools = {}
   for template in others:
     pools[template] = pool = _candidates(model, template, sentences[template], supplied, candidates)
-    supplied[template] = _chosen(model, sentences[template], pool, top)
+    weighed = model.candidate_log_probs(sentences[template], [pool] * len(persons.words))
+    supplied[template] = [[pool[i] for i in np.argsort(-scores, kind='stable')[:top]]
+                          for scores in weighed]
     log(f'[disco] {persons.kind}: {template.text} ({len(persons.words)} persons x {len(pool)} '
         'candidates)')
   asked = [t for t in templates if t in supplied]
@@ -137,13 +139,6 @@ def _candidates(
   if not words:
     raise UserError(f'no word is a candidate for the blank of {template.text!r}: give --candidates')
   return list(dict.fromkeys(w[0].upper() + w[1:] if first else w for w in words))
-
-
-def _chosen(
-  model: Scorable, sentences: list[str], pool: list[str], top: int) -> list[list[str]]:
-  """The likeliest sentences' candidates for each person."""
-  return [[pool[i] for i in np.argsort(-scores, kind='stable')[:top]]
-          for scores in model.candidate_log_probs(sentences, [pool] * len(sentences))]
 
 
 def _score(

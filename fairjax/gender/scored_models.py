@@ -369,19 +369,15 @@ def open_language_model(
     raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
   if is_encoder(path):
     return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
-  if is_published(path):
-    return _published_decoder(load_pretrained(path, 'lm'))
-  return _own(path, model)
-
-
-def _published_decoder(model: Pretrained) -> CausalModel:
-  """A published decoder; every text begins with the tokenizer's own id, else the end of a text."""
-  lm = DecoderModel(cast(DecoderConfig, model.arch))
-  return CausalModel(
-    name=model.name, fingerprint=model.fingerprint, params=model.params,
-    vocabulary=model.vocabulary(start=True),
+  if not is_published(path):
+    return _own(path, model)
+  decoder = load_pretrained(path, 'lm')
+  lm = DecoderModel(cast(DecoderConfig, decoder.arch))
+  return CausalModel(  # every text begins with the tokenizer's own id, else the end of a text
+    name=decoder.name, fingerprint=decoder.fingerprint, params=decoder.params,
+    vocabulary=decoder.vocabulary(start=True),
     hidden=lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden, logits=lm.logits,
-    max_length=model.max_length)
+    max_length=decoder.max_length)
 
 
 def _own(path: pathlib.Path, name: str) -> CausalModel:

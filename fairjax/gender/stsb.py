@@ -176,22 +176,19 @@ def measure_stsb(
               'truncated': learner.count_truncated(train, dev, texts)}
     return measure
 
+  # The recipe of a curve's step 0: only the head moves, so it may move fast.
+  head = dataclasses.replace(recipe, epochs=min(3, recipe.epochs),
+                             learning_rate=max(1e-3, recipe.learning_rate))
   probe = hashlib.sha256(repr([splits['dev'].digest, templates, few, known.digest]).encode())
   found = run_restarts(
     learner, Labelled(train, splits['train'].scores), measure_with(templates), recipe=recipe,
     restarts=restarts, probe=probe.hexdigest(), curve=curve,
     curve_measure=measure_with(few), folder=folder, log=log,
-    frozen_first=_frozen_first(recipe) if 0 in curve else None)
+    frozen_first=head if 0 in curve else None)
   return {'task': 'stsb', 'model': learner.name, 'mode': mode, 'freeze': learner.freeze,
           'learner': learner.identity, 'recipe': vars(recipe), 'templates': len(templates),
           'curve_templates': len(few), 'missing': list(known.missing),
           'train_pairs': len(train.first), 'dev_pairs': len(dev.first), **_summary(found, known)}
-
-
-def _frozen_first(recipe: Recipe) -> Recipe:
-  """The recipe of a curve's step 0: only the head moves, so it may move fast."""
-  return dataclasses.replace(recipe, epochs=min(3, recipe.epochs),
-                             learning_rate=max(1e-3, recipe.learning_rate))
 
 
 def _summary(found: Sequence[dict[str, Any]], professions: Professions) -> dict[str, Any]:

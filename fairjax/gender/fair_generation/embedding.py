@@ -92,17 +92,9 @@ def load_word_vectors(
   if count is not None and rows != count:
     raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
                     'again, or fix the first line')
-  return _collect(path, names, kept, kind, rows, width)
-
-
-def _collect(
-  path: pathlib.Path, names: Mapping[str, list[str]], kept: Mapping[bytes, np.ndarray], kind: str,
-  rows: int, width: int,
-) -> WordVectors:
-  """Chooses a spelling for each word and normalises."""
   spelled = {}
-  for word, found in names.items():
-    name = next((n for n in found if n.encode('utf-8') in kept), None)
+  for word, possible in names.items():  # the first spelling that the file has
+    name = next((n for n in possible if n.encode('utf-8') in kept), None)
     if name is not None:
       spelled[word] = name
   order = list(dict.fromkeys(spelled.values()))
