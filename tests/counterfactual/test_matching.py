@@ -208,22 +208,6 @@ def test_blocks_and_memory_maps_change_nothing(tmp_path, nested, monkeypatch):
     assert count == left_out
 
 
-def test_no_match_over_the_end_of_a_document(tmp_path, nested):
-  texts = ['New York City is', 'a New York x']
-  for vocabulary in (train_sentencepiece(texts * 20, size=290, directory=tmp_path / 'a'),
-                     build_word_vocabulary(texts, size=20, directory=tmp_path / 'b')):
-    new, york = vocabulary.encode('New'), vocabulary.encode('York')
-    start = 1 + (vocabulary.surfaces[york[0]] == b' ') + len(new)  # the piece of "Y"
-    matcher = TokenMatcher(nested, vocabulary)
-    for separator in (vocabulary.eos_id, vocabulary.pad_id):
-      spans, _ = matcher.find([*new, separator, *york])
-      assert spans.tolist() == [[start, len(new) + 1 + len(york), 0]]
-      # Not even where the two would join to "New York".
-      joined = vocabulary.encode_as_continuation('York', after='New')
-      assert 1 not in matcher.find([*new, separator, *joined])[0][:, 2]
-    assert matcher.find(vocabulary.encode('New York'))[0][:, 2].tolist() == [1]
-
-
 def test_ids_without_text(tmp_path):
   vocabulary = build_word_vocabulary(['Iran'], size=9, directory=tmp_path)
   matcher = TokenMatcher(load_attribute('country'), vocabulary)

@@ -97,23 +97,13 @@ def test_marks_around_a_word_do_not_hide_it(tmp_path, text):
 
 @pytest.mark.parametrize('text', [
   'Keralan', 'Kerala\u0301', 'Kerala\u0302\u0323', 'xKerala', 'éKerala', 'e\u0301Kerala', '9Kerala',
-  'Kerala9', 'Kerala\u00adn', 'in\u00adKerala', 'Kerala\u200dn', 'Kerala\u0947', 'old_Kerala_town',
+  'Kerala9', 'Kerala\u00adn', 'in\u00adKerala', 'Kerala\u200dn', 'Kerala\u0947', 'Kerala\u093e',
+  'old_Kerala_town',
   '**Kerala**n', 'e\u0301_Kerala', 'Keral', 'Kerala_n', 'K\u0435rala'])
 def test_half_of_a_word_is_no_mention(tmp_path, text):
   attribute = attribute_of(tmp_path, 'Kerala', 'Assam')
   assert TextMatcher(attribute).find(text) == []
   assert not mentions([text, text.lower()], attribute.values).any()
-
-
-def test_vowel_signs_and_joiners_belong_to_their_letter(tmp_path):
-  kar = '\u0915\u0930'
-  attribute = attribute_of(tmp_path, NEPAL, kar)
-  texts = [f'{NEPAL} \u092e\u0947\u0902', f'{NEPAL}\u0940',  # in Nepal; Nepali
-           f'{kar}\u0928\u093e', f'{kar}\u093e', f'{kar}\u094d\u200d\u0937', f'\u0938{kar}',
-           f'{kar},']
-  found = [[m.value_index for m in TextMatcher(attribute).find(t)] for t in texts]
-  assert found == [[0], [], [], [], [], [], [1]]
-  assert mentions(texts, attribute.values).tolist() == [bool(f) for f in found]
 
 
 # Values of records, and attribute files.

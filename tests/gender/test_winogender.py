@@ -168,13 +168,6 @@ def test_summary_is_scipys(sentences):
   assert found['by_form']['someone']['r']['value'] != found['r']['value']
 
 
-def test_a_stereotype_is_seen_and_a_fair_model_is_not_accused(sentences):
-  share = dict(zip(SHARES.names, SHARES.shares, strict=True))
-  biased = np.array([share[s.occupation] if s.gender == 'female' else 0.5 for s in sentences])
-  assert summarise(sentences, biased, SHARES)['r']['value'] == pytest.approx(1)
-  assert summarise(sentences, np.full(36, 0.5), SHARES)['r']['value'] is None
-
-
 def test_occupations_without_a_share_are_named(sentences):
   few = Professions(('smith', 'weaver', 'singer'), np.array([0.1, 0.6, 0.9]), (), '')
   more = [*sentences, *(
