@@ -79,10 +79,11 @@ def load_word_vectors(
   rows = 0
   with open_input(path) as file, Progress('reading embeddings', count, unit='words',
                                           log=log) as progress:
-    for where, word, numbers in read(file, path, count, width, wanted):
+    for row in read(file, path, count, width, wanted):
       rows += 1
       progress.add()
-      if word is not None and numbers is not None:
+      if row is not None:
+        where, word, numbers = row
         if word in kept:
           raise UserError(f"{where}: the word '{_shown(word)}' occurs twice: remove one")
         if not 0 < np.linalg.norm(numbers.astype(np.float64)) < np.inf:
@@ -93,10 +94,10 @@ def load_word_vectors(
     raise UserError(f'{path}: its first line promises {count} words, it holds {rows}: copy it '
                     'again, or fix the first line')
   spelled = {}
-  for word, possible in names.items():  # the first spelling that the file has
+  for asked_for, possible in names.items():  # the first spelling that the file has
     name = next((n for n in possible if n.encode('utf-8') in kept), None)
     if name is not None:
-      spelled[word] = name
+      spelled[asked_for] = name
   order = list(dict.fromkeys(spelled.values()))
   vectors = np.array([kept[n.encode('utf-8')] for n in order], np.float64).reshape(-1, width)
   digest = hashlib.sha256()
@@ -140,8 +141,8 @@ def _sniff(path: pathlib.Path) -> tuple[str, int | None, int]:
 
 def _read_text(
   file: IO[bytes], path: pathlib.Path, count: int | None, width: int, wanted: set[bytes],
-) -> Iterator[tuple[str, bytes | None, np.ndarray | None]]:
-  """Yields (place, word if wanted, its numbers) of every line."""
+) -> Iterator[tuple[str, bytes, np.ndarray] | None]:
+  """Yields (place, word, its numbers) of every line; None if the word is not wanted."""
   if count is not None:
     file.readline(_MOST_LINE_BYTES)
   number, blank = 0 if count is None else 1, 0
@@ -164,7 +165,7 @@ def _read_text(
       raise UserError(f'{where}: not a word and {width} numbers, each after one space: the line '
                       'is cut off or of another width')
     if word not in wanted:
-      yield where, None, None
+      yield None
       continue
     try:
       yield where, word, np.array(numbers).astype(np.float32)
@@ -174,8 +175,8 @@ def _read_text(
 
 def _read_binary(
   file: IO[bytes], path: pathlib.Path, count: int | None, width: int, wanted: set[bytes],
-) -> Iterator[tuple[str, bytes | None, np.ndarray | None]]:
-  """Yields (place, word if wanted, its numbers) of every row."""
+) -> Iterator[tuple[str, bytes, np.ndarray] | None]:
+  """Yields (place, word, its numbers) of every row; None if the word is not wanted."""
   offset, buffer, at, need = len(file.readline(_MOST_LINE_BYTES)), b'', 0, 4 * width
   row_bytes = _MOST_WORD_BYTES + 2 + need
   for _ in range(count or 0):
@@ -192,7 +193,7 @@ def _read_binary(
     if word in wanted:
       yield where, word, np.frombuffer(buffer, '<f4', width, end + 1)
     else:
-      yield where, None, None
+      yield None
     offset, at = offset + end + 1 + need - at, end + 1 + need
   if rest := (buffer[at:] + file.read(16)).strip(b'\n'):
     raise UserError(f'{path}, byte {offset}: {len(rest)} or more bytes after the last of {count} '
