@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 _DRAWN = ('samples', 'max-new-tokens', 'temperature', 'seed', 'independent')
 # Who is sampled -> the options that only some read.
 _READS: dict[str, tuple[str, ...]] = {
-  '--endpoint': ('endpoint', *_DRAWN, 'chat', 'model', 'instruction', 'body', 'concurrency',
-                 'price-in', 'price-out'),
-  '--pretrained': ('pretrained', *_DRAWN, 'chat', 'sentence-end', 'batch-size', 'dtype', 'start'),
-  '--prompts-only': ('prompts-only', 'config', 'seed'),
+  '--endpoint': (*_DRAWN, 'chat', 'model', 'instruction', 'body', 'concurrency', 'price-in',
+                 'price-out'),
+  '--pretrained': (*_DRAWN, 'chat', 'sentence-end', 'batch-size', 'dtype', 'start'),
+  '--prompts-only': ('config', 'seed'),
   'a run': ('config', 'workdir', *_DRAWN, 'sentence-end', 'batch-size'),
 }
 _DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
@@ -191,19 +191,20 @@ def _write_prompts(options: argparse.Namespace) -> None:
 
 
 def _sample(options: argparse.Namespace) -> None:
-  kind, sample = next(
-    (found for value, found in (
-      (options.endpoint, ('--endpoint', _sample_endpoint)),
-      (options.pretrained, ('--pretrained', _sample_pretrained)),
-      (options.prompts_only or None, ('--prompts-only', _write_prompts))) if value is not None),
-    ('a run', _sample_run))
+  given = [kind for kind, value in (
+    ('--endpoint', options.endpoint), ('--pretrained', options.pretrained),
+    ('--prompts-only', options.prompts_only or None)) if value is not None]
+  if len(given) > 1:
+    raise UserError(f"{' and '.join(given)} exclude each other: leave one out")
+  kind = given[0] if given else 'a run'
   for name in dict.fromkeys(name for names in _READS.values() for name in names):
     if name not in _READS[kind]:
       readers = [other for other, names in _READS.items() if name in names]
-      refuse(options, name, why=f"belongs to {' or '.join(readers)}; sample is of {kind} here")
+      refuse(options, name, why=f"belongs to {' or '.join(readers)}, not to {kind}")
   if kind in ('--endpoint', '--prompts-only') and options.fraction is None:
     refuse(options, 'seed', why=f'does nothing with {kind} but choose a --fraction: leave it out')
-  sample(options)
+  {'--endpoint': _sample_endpoint, '--pretrained': _sample_pretrained,
+   '--prompts-only': _write_prompts, 'a run': _sample_run}[kind](options)
 
 
 # The verb `records`: generations in other forms.

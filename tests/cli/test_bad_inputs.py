@@ -140,6 +140,7 @@ CASES = [
   *(Case(f'an option that {command.split(" --")[0]} does not read', command, words, {
     'r.jsonl': records(), 't.txt': GOOD}) for command, words in {
       'sample --prompts-only --attribute=country --output=DIR/p --samples=5': '--samples belongs',
+      'sample --prompts-only --pretrained=DIR --attribute=country --output=DIR/p': 'exclude',
       f'sample {QUICK} --workdir=DIR/w --samples=5': '--samples of a run needs --attribute',
       f'sample {QUICK} --workdir=DIR/w --attribute=country --output=DIR/o --dtype=bfloat16':
         '--dtype belongs to --pretrained',
