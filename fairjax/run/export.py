@@ -129,22 +129,26 @@ def _take_over(job: Job, vocabulary: Vocabulary) -> None:
 
 
 def export_reference(job: Job, *, model: str, output: str, prefix: bool = False) -> None:
-  """Writes a trained model under the reference's names."""
+  """Writes a trained model under the reference's names. A group of processes calls it together."""
+  import jax
   from safetensors.numpy import save
+
+  from fairjax.train.sharding import to_host
   path = pathlib.Path(output)
   for suffix in (path.suffix, '.json', '.words.txt'):
     refuse_existing(path.with_suffix(suffix))
-  tensors, arguments = params_to_reference(
-    job.params(job.find_model(model, trained=True)), job.model_config, prefix=prefix)
-  with atomic_write(path) as file:
-    file.write(save(tensors))
-  write_json(path.with_suffix('.json'), arguments)
-  vocabulary = job.vocabulary
-  if isinstance(vocabulary, WordVocabulary):
-    with atomic_write(path.with_suffix('.words.txt')) as file:
-      file.write('\n'.join([*vocabulary.words, '']).encode('utf-8'))
-  job.log(f'[export] {model}: {len(tensors)} tensors in {path}, arguments in '
-          f'{path.with_suffix(".json")}')
+  params = jax.tree.map(to_host, job.params(job.find_model(model, trained=True)))
+  tensors, arguments = params_to_reference(params, job.model_config, prefix=prefix)
+  if processes.is_first():
+    with atomic_write(path) as file:
+      file.write(save(tensors))
+    write_json(path.with_suffix('.json'), arguments)
+    if isinstance(job.vocabulary, WordVocabulary):
+      with atomic_write(path.with_suffix('.words.txt')) as file:
+        file.write('\n'.join([*job.vocabulary.words, '']).encode('utf-8'))
+    job.log(f'[export] {model}: {len(tensors)} tensors in {path}, arguments in '
+            f'{path.with_suffix(".json")}')
+  processes.share()
 
 
 def order_words(

@@ -45,7 +45,7 @@ class PublishedModel:
 def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   """The published model of a run; its files are read the first time."""
   from fairjax.model.decoder import DecoderConfig
-  path = vocabulary_folder(config, workdir).parent.parent / FILE
+  path = _file(config, workdir)
   if processes.is_first() and not path.exists():
     write_sealed_json(path, _describe(config.pretrained.model))
   processes.share()
@@ -79,14 +79,25 @@ def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
 
 def published_vocabulary(config: Config, workdir: pathlib.Path) -> Vocabulary:
   """The tokenizer of the published model of a run, whose files must be those that it began with."""
-  source, path = config.pretrained.model, vocabulary_folder(config, workdir).parent.parent / FILE
-  files = _open(source)
-  if processes.is_first() and path.exists():
-    saved = read_sealed_json(path, again=_AGAIN)
-    if saved['digest'] != files_digest(files, known_digests(saved.get('files', ()))):
-      raise UserError(f'{source} has changed since {path.parent} began with it (its config.json or '
-                      'weights): restore it, or use another --workdir')
-  return files.vocabulary(chat=config.pretrained.chat)
+  source, path = config.pretrained.model, _file(config, workdir)
+  if processes.is_first() and path.exists() and not is_of_run(config, workdir):
+    raise UserError(f'{source} has changed since {path.parent} began with it (its config.json or '
+                    'weights): restore it, or use another --workdir')
+  return _open(source).vocabulary(chat=config.pretrained.chat)
+
+
+def is_of_run(config: Config, workdir: pathlib.Path) -> bool:
+  """Whether the published model has the configuration and weights that the run began with."""
+  path = _file(config, workdir)
+  if not path.exists():
+    return False
+  saved = read_sealed_json(path, again=_AGAIN)
+  return saved['digest'] == files_digest(
+    _open(config.pretrained.model), known_digests(saved.get('files', ())))
+
+
+def _file(config: Config, workdir: pathlib.Path) -> pathlib.Path:
+  return vocabulary_folder(config, workdir).parent.parent / FILE
 
 
 def _open(source: str) -> 'ModelFiles':

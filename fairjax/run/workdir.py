@@ -134,9 +134,9 @@ def _check_step1(
   if (workdir / 'lm').exists():
     raise UserError(f'{head} cannot be taken: {workdir} has begun a step 1 of its own; use another '
                     '--workdir')
-  changed = [line for name, line in _changes(*(
-    {k: v[k] for k in STEP1_FIELDS} for v in map(to_dict, (other, config)))).items()
-    if name not in MACHINE_FIELDS]
+  changes = _changes(*({k: v[k] for k in STEP1_FIELDS} for v in map(to_dict, (other, config))))
+  same = _moved(changes, workdir, other.attribute, config)
+  changed = [line for name, line in changes.items() if name not in (*MACHINE_FIELDS, *same)]
   if config.data.source == 'planted' and _stem(other.attribute) != _stem(config.attribute):
     changed.append(f'attribute: {other.attribute} -> {config.attribute} ({_PLANTED})')
   if changed:
@@ -168,8 +168,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   old, new = saved.get('sample', {}), to_dict(config.sample)
   free = {*MACHINE_FIELDS, *EXTENDS, *(  # more texts
     f'sample.{name}' for name in ('samples', 'rewordings') if new[name] > old.get(name, 0))}
-  if 'attribute' in changed and _is_moved(workdir, str(saved.get('attribute')), config):
-    free.add('attribute')
+  free |= _moved(changed, workdir, str(saved.get('attribute')), config)
   fixed = {'measure.lexicon'} if 'opinion' in (*scorers[0], scorers[1]) else set()
   refused = {name: line for name, line in changed.items() if name in fixed or (
     name not in free and name.partition('.')[0] not in sections)}
@@ -187,13 +186,19 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   return changed
 
 
-def _is_moved(workdir: pathlib.Path, before: str, config: Config) -> bool:
-  """Whether an attribute's file is only elsewhere: the data were made with its content."""
+def _moved(
+  changed: Iterable[str], workdir: pathlib.Path, attribute: str, config: Config) -> set[str]:
+  """Fields whose file or folder is only elsewhere: the run has begun with the same content."""
   from fairjax.data.prepare import INPUTS
-  path = data_folder(config, workdir) / INPUTS
-  return _stem(before) == _stem(config.attribute) and path.is_file() and (
-    read_sealed_json(path, again=f'delete {path.parent} and run again')['attribute']['fingerprint']
-    == load_attribute(config.attribute).fingerprint)
+  from fairjax.run.published import is_of_run
+  path, found = data_folder(config, workdir) / INPUTS, set()
+  if ('attribute' in changed and _stem(attribute) == _stem(config.attribute) and path.is_file()
+      and read_sealed_json(path, again=f'delete {path.parent} and run again')['attribute'][
+        'fingerprint'] == load_attribute(config.attribute).fingerprint):
+    found.add('attribute')
+  if 'pretrained.model' in changed and config.pretrained.model and is_of_run(config, workdir):
+    found.add('pretrained.model')
+  return found
 
 
 def open_workdir(

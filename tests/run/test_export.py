@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import yaml
+from groups import ends, free_address, start
 from safetensors.numpy import load_file, save_file
 
 from fairjax.cli.main import main
@@ -314,6 +315,21 @@ def test_a_copy_of_models_and_vocabulary_is_exported_without_the_text_and_only_r
   assert run('models export', workdir, f'--output={out}') == 0
   assert sorted(workdir.rglob('*')) == before
   assert (out / 'model.safetensors').read_bytes() == (exported / 'model.safetensors').read_bytes()
+
+
+@pytest.mark.tf
+def test_two_processes_that_hold_parts_write_the_reference_form_once(
+    trained, tmp_path, repository):
+  assert run('models export', trained, f'--output={tmp_path}/one.safetensors') == 0
+  address = free_address()
+  found = ends(start([
+    ['-m', 'fairjax', 'models', 'export', '--config=configs/quickstart.py', *OPTIONS,
+     f'--workdir={trained}', '--config.mesh.fsdp=2', f'--output={tmp_path}/two.safetensors',
+     f'--distributed={address},2,{i}'] for i in (0, 1)], repository))
+  assert [code for code, _, _ in found] == [0, 0], found
+  assert sum(out.count('[export]') for _, out, _ in found) == 1
+  for end in ('.safetensors', '.json'):
+    assert (tmp_path / f'one{end}').read_bytes() == (tmp_path / f'two{end}').read_bytes()
 
 
 @pytest.mark.tf

@@ -273,6 +273,28 @@ def test_another_model_behind_the_same_name_is_refused(files, finished, tmp_path
   assert str(link) in error and error.count('\n') == 1
 
 
+def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, capsys):
+  workdir, moved = tmp_path / 'w', tmp_path / 'elsewhere'
+  shutil.copytree(finished, workdir)
+  shutil.copytree(files / 'model', moved)
+  (tmp_path / 'city.yaml').write_text(ATTRIBUTE.replace('town', 'city'), encoding='utf-8')
+
+  def train(model, attribute):
+    return main(['step', 'train', '--stage=lm', *command(files, workdir)[1:],
+                 f'--config.pretrained.model={model}', f'--config.attribute={attribute}.yaml'])
+  attributes = tmp_path / 'city', files / 'town'  # the first takes its step 1 from the run
+  assert [train(moved, attribute) for attribute in attributes] == [0, 0]
+  assert f'pretrained.model: {files}/model -> {moved}' in capsys.readouterr().out
+  assert digests(workdir) == digests(finished)
+  weights, again = moved / 'model.safetensors', tmp_path / 'again'
+  save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
+  moved.rename(again)
+  for attribute in attributes:
+    assert train(again, attribute) == 2
+    error = capsys.readouterr().err
+    assert f'pretrained.model: {moved} -> {again}' in error and error.count('\n') == 1
+
+
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path, no_figures):
   workdir = tmp_path / 'w'
   shutil.copytree(finished, workdir)
