@@ -90,8 +90,16 @@ def read_word_pairs(
   path = os.fspath(path)
   if female is None:
     return _collect(path, list(_rows(path, read_text(path, what='word pairs'))), known=_known())
-  female = os.fspath(female)
-  return _collect(f'{path} + {female}', list(_aligned(path, female)), known=None)
+  sides = [read_text(side, what='word pairs').rstrip().split('\n') for side in (path, female)]
+  if len(sides[0]) != len(sides[1]):
+    raise UserError(f'{path} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
+                    'is the partner of line i of the other')
+  rows = list(_rows(path, '\n'.join(map('\t'.join, zip(*sides, strict=True)))))
+  for place, words in rows:
+    if words[0] in _known().female or words[1] in _known().male:
+      raise UserError(f"{place}: '{words[0]}' is the female word of its pair with '{words[1]}': "
+                      'the file of male words comes first')
+  return _collect(f'{path} + {os.fspath(female)}', rows, known=None)
 
 
 class _Known(NamedTuple):
@@ -120,35 +128,10 @@ def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not all(words):
       raise UserError(f'{place}: an empty side: each word needs its partner')
     for word in words[:2]:
-      _check_word(word, place)
+      if _NO_WORD.match(word):
+        raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or "
+                        'spaces, without commas, quotes or brackets')
     yield place, words
-
-
-def _aligned(male: str, female: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-  """(place, words) of each line of two files."""
-  sides = [[_word(line) for line in read_text(path, what='word pairs').rstrip().split('\n')]
-           for path in (male, female)]
-  if len(sides[0]) != len(sides[1]):
-    raise UserError(f'{male} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
-                    'is the partner of line i of the other')
-  for number, words in enumerate(zip(*sides, strict=True), 1):
-    if not any(words):
-      continue
-    if not all(words):
-      raise UserError(f'{male if not words[0] else female}:{number}: an empty side: each word '
-                      'needs its partner')
-    for word, path in zip(words, (male, female), strict=True):
-      _check_word(word, f'{path}:{number}')
-    if words[0] in _known().female or words[1] in _known().male:
-      raise UserError(f"{male}:{number}: '{words[0]}' is the female word of its pair with "
-                      f"'{words[1]}': the file of male words comes first")
-    yield f'{male}:{number}', words
-
-
-def _check_word(word: str, place: str) -> None:
-  if _NO_WORD.match(word):
-    raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or spaces,"
-                    ' without commas, quotes or brackets')
 
 
 def _word(text: str) -> str:
@@ -266,59 +249,47 @@ def read_names(
 
   A name with fewer than `least_count`, both genders together, is left out.
   """
-  paths = [path] if isinstance(path, str | os.PathLike) else list(path)
-  counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-  written: dict[str, str] = {}
+  paths = [os.fspath(p) for p in ([path] if isinstance(path, str | os.PathLike) else path)]
+  counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])  # female, male
+  written: dict[str, str] = {}  # each name as it is written first
   for file in paths:
-    for name, found in _read_file(os.fspath(file)).items():
+    seen: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(read_text_lines(file, what='file of names'), 1):
+      if not line.strip() or line.startswith('#'):
+        continue
+      columns = [c.strip() for c in line.split('\t' if '\t' in line else ',')]
+      if len(columns) != 3 or not columns[0]:
+        raise UserError(f'{file}:{number}: {len(columns)} column(s) in {line.strip()!r}: '
+                        + _FORMATS)
+      name, second, third = columns
+      plain = normal_form(name)
+      name = plain.title() if name.isupper() or name.islower() else name
       name = written.setdefault(normal_form(name), name)
-      for gender in (0, 1):
-        counts[name][gender] += found[gender]
+      if second in ('F', 'M'):
+        counts[name][second == 'M'] += _count(third, file, number)
+      else:
+        for gender, text in enumerate((second, third)):
+          counts[name][gender] += _count(text, file, number)
+        second = ''
+      first = seen.setdefault((name, second), number)
+      if first != number:
+        raise UserError(f"{file}:{number}: '{name}' is in line {first} already: a file gives a "
+                        'name once (for each gender)')
+    if not seen:
+      raise UserError(f'{file}: no name in it: {_FORMATS}')
   lists = []
   for gender in (0, 1):
     names = [n for n, c in counts.items() if sum(c) >= max(least_count, 1) and
              c[gender] > _SHARE * sum(c)]
     names.sort(key=lambda n: (-counts[n][gender], n))
     lists.append(tuple(names))
-  source = ' + '.join(os.fspath(p) for p in paths)
+  source = ' + '.join(paths)
   for name, chosen in zip(('female', 'male'), lists, strict=True):
     if not chosen:
       raise UserError(f'{source}: no name has more than {_SHARE:.0%} of its count as {name}: '
                       'both genders are needed')
   female, male = lists
   return NameLists(female, male, source, neither=len(counts) - len(female) - len(male))
-
-
-def _read_file(path: str) -> dict[str, list[int]]:
-  """Name -> [female count, male count] of one file."""
-  counts: dict[str, list[int]] = {}
-  written: dict[str, str] = {}
-  seen: dict[tuple[str, str], int] = {}
-  for number, line in enumerate(read_text_lines(path, what='file of names'), 1):
-    if not line.strip() or line.startswith('#'):
-      continue
-    columns = [c.strip() for c in line.split('\t' if '\t' in line else ',')]
-    if len(columns) != 3 or not columns[0]:
-      raise UserError(f'{path}:{number}: {len(columns)} column(s) in {line.strip()!r}: {_FORMATS}')
-    name, second, third = columns
-    plain = normal_form(name)
-    name = plain.title() if name.isupper() or name.islower() else name
-    name = written.setdefault(normal_form(name), name)
-    found = counts.setdefault(name, [0, 0])
-    if second in ('F', 'M'):
-      found[second == 'M'] += _count(third, path, number)
-    else:
-      second_count, third_count = (_count(c, path, number) for c in (second, third))
-      found[0] += second_count
-      found[1] += third_count
-      second = ''
-    first = seen.setdefault((name, second), number)
-    if first != number:
-      raise UserError(f"{path}:{number}: '{name}' is in line {first} already: a file gives a "
-                      'name once (for each gender)')
-  if not counts:
-    raise UserError(f'{path}: no name in it: {_FORMATS}')
-  return counts
 
 
 def _count(text: str, path: str, number: int) -> int:
