@@ -89,8 +89,7 @@ class TokenMatcher:
     # longer than four of its normal one; then the ids on which its border depends.
     self._reach = max(len(t.encode('utf-8')) * (1 if t.isascii() else 4) for t in tokens)
     self._reach += _CONTEXT_IDS
-    beginnings = _Beginnings(tokens)
-    self._begins = {i: b for i, s in enumerate(self._surfaces) if (b := beginnings.find(s))}
+    self._begins = _beginnings(tokens, self._surfaces)
     self._may_begin = np.zeros(vocabulary.size, bool)
     self._may_begin[list(self._begins)] = True
     self._pair_may_match = functools.lru_cache(maxsize=1 << 20)(self._check_pair)
@@ -195,32 +194,28 @@ class _Beginning(NamedTuple):
   rests: tuple[tuple[bytes, bool], ...]  # what must follow, and whether the token ends with it
 
 
-class _Beginnings:
-  """Finds the beginnings of matches in the bytes of an id."""
-
+def _beginnings(tokens: list[str], surfaces: Sequence[bytes]) -> dict[int, _Beginning]:
+  """Beginnings of matches in the bytes of each id that has some."""
   # Word borders are checked by ASCII letters only; superfluous beginnings do no harm.
-
-  def __init__(self, tokens: list[str]):
-    forms = [(form.encode('utf-8'), ends) for token in tokens
-             for found, ends in [written_forms(token)] for form in found]
-    first = b''.join({re.escape(form[:1]) for form, _ in forms})
-    self._places = re.compile(rb'(?<![A-Za-z0-9])[%s]' % first).finditer
-    self._whole = re.compile(b'|'.join(
-      re.escape(form) + (b'(?![A-Za-z0-9])' if ends else b'')
-      for form, ends in sorted(forms, key=lambda f: -len(f[0])))).match
-    self._rests = collections.defaultdict(set)
-    for form, ends in forms:
-      for n in range(1, len(form)):
-        self._rests[form[:n]].add((form[n:], ends))
-
-  def find(self, surface: bytes) -> _Beginning | None:
-    """All beginnings in `surface`, or None."""
-    whole, rests = False, set()
-    for place in self._places(surface):
-      offset = place.start()
-      whole = whole or self._whole(surface, offset) is not None
-      rests.update(self._rests.get(surface[offset:], ()))
-    return _Beginning(whole, tuple(sorted(rests))) if whole or rests else None
+  forms = [(form.encode('utf-8'), ends) for token in tokens
+           for found, ends in [written_forms(token)] for form in found]
+  first = b''.join({re.escape(form[:1]) for form, _ in forms})
+  places = re.compile(rb'(?<![A-Za-z0-9])[%s]' % first).finditer
+  begins_whole = re.compile(b'|'.join(
+    re.escape(form) + (b'(?![A-Za-z0-9])' if ends else b'')
+    for form, ends in sorted(forms, key=lambda f: -len(f[0])))).match
+  rests = collections.defaultdict(set)
+  for form, ends in forms:
+    for n in range(1, len(form)):
+      rests[form[:n]].add((form[n:], ends))
+  found = {}
+  for number, surface in enumerate(surfaces):
+    offsets = [place.start() for place in places(surface)]
+    whole = any(begins_whole(surface, offset) for offset in offsets)
+    follow = set().union(*(rests.get(surface[offset:], ()) for offset in offsets))
+    if whole or follow:
+      found[number] = _Beginning(whole, tuple(sorted(follow)))
+  return found
 
 
 def _groups(places: np.ndarray, *, gap: int) -> list[list[int]]:
