@@ -221,9 +221,6 @@ if [[ $verb == exec ]]; then
 elif [[ $verb == install ]]; then
   install
   exit
-elif [[ $verb == verdict ]]; then
-  verdict "$2"
-  exit
 fi
 (( $# >= 2 )) || fail 'worker.sh VERB JOB ...: see its first lines'
 job=$2

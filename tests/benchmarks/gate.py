@@ -82,10 +82,7 @@ def main() -> None:
           lines += [f"| scores | samples | n | {' | '.join(found)} |",
                     '|---|---|--:' + '|--:' * len(found) + '|']
         rows.append({'scores': kind, 'coupled': coupled, 'samples': samples, 'shares': found})
-        cells = []
-        for share in found.values():
-          low, high = wilson(share, options.runs)
-          cells.append(f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]')
+        cells = [harness.percent(share, wilson(share, options.runs)) for share in found.values()]
         lines.append(f"| {kind} | {'paired' if coupled else 'independent'} | {samples} "
                      f"| {' | '.join(cells)} |")
   harness.show(harness.provenance('gate', options) | {'rows': rows}, lines)

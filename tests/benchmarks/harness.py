@@ -139,6 +139,12 @@ def provenance(name: str, options: Any, *, device: str | None = None) -> dict[st
     'platform': platform.platform(), 'versions': versions, 'date': time.strftime('%Y-%m-%d')}
 
 
+def percent(share: float, interval: Sequence[float]) -> str:
+  """A share with its interval, for a table: '5.0 % [4.1, 6.2]'."""
+  low, high = interval
+  return f'{100 * share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]'
+
+
 def show(result: Mapping[str, Any], table: Sequence[str] = ()) -> None:
   """Prints JSON; a table for a page beside it, on the other stream."""
   for line in table:

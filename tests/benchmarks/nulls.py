@@ -79,8 +79,7 @@ def main() -> None:
       row['interval'] = {t: wilson(x, options.runs) for t, x in row['rejected'].items()}
   lines = [f"| scores | samples | {' | '.join(TESTS)} |", '|---|---|' + '--:|' * len(TESTS)]
   for row in rows:
-    cells = [f'{100 * row["rejected"][t]:.1f} % [{100 * low:.1f}, {100 * high:.1f}]'
-             for t, (low, high) in row['interval'].items()]
+    cells = [harness.percent(row['rejected'][t], ends) for t, ends in row['interval'].items()]
     lines.append(f"| {row['scores']} | {'coupled' if row['coupled'] else 'independent'} | "
                  f"{' | '.join(cells)} |")
   harness.show(harness.provenance('nulls', options) | {'rows': rows}, lines)
