@@ -2,9 +2,8 @@
 
 The folder $FAKE_GCLOUD holds `world.json`:
   lives: a list of states for each request; `describe` goes through it, the last state stays;
-         `ERROR` is a question that fails, `GONE` finds nothing any more, `ANSWER:text` and
-         `REFUSE:text` print this text (as an error with code 1). Without a request, and after
-         `delete`, nothing is there.
+         `GONE` finds nothing any more, `ANSWER:text` prints this text, `REFUSE:text` fails with
+         it. Without a request, and after `delete`, nothing is there.
   hosts: names; ssh runs its line in a shell with the home FAKE_GCLOUD/hosts/NAME.
   skips: how many calls of ssh and scp leave the last host out, with a warning and code 0, as gcloud
          does with a slice that it cannot prepare.
@@ -137,8 +136,6 @@ def describe(life, state, *, plain):
   if name == 'GONE':
     state['there'] = state['lost'] = False
     return fail(ABSENT)
-  if name == 'ERROR':
-    return fail('ERROR: (gcloud) Connection reset by peer')
   name, _, message = name.partition(': ')
   found = {'state': name}
   if message:

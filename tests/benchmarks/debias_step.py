@@ -102,11 +102,8 @@ def compile_only(options, config) -> dict:
   found = {}
   for name, program in lowered.items():
     compiled = program.compile()
-    cost, mib = counts(compiled), harness.program_mib(compiled)
-    found[name] = {
-      'compiler_bytes': cost['bytes'], 'compiler_flops': cost['flops'],
-      'argument_mib': mib['arguments'], 'temporary_mib': mib['temporaries'],
-      'output_mib': mib['outputs']}
+    found[name] = counts(compiled) | {
+      f'{part}_mib': mib for part, mib in harness.program_mib(compiled).items()}
   return harness.provenance('debias_step', options, device=device.device_kind) | {
     'programs': found,
     'fused_over_plain': {k: found['fused'][k] / size for k, size in found['plain'].items()

@@ -150,10 +150,9 @@ def test_a_dry_run_pasted_into_bash_gives_the_same_words(tmp_path):
 
 def planned_words() -> list[str]:
   """The command of docs/launch.md as the plan gives it to workers."""
-  words = tpu_verbs.worker_words(
-    words := ['run', '--config=configs/wmt19.py:train=gs://my-bucket/news.gz',
-              '--workdir=gs://my-bucket/wmt19'], cli.parse(words), 16, 1)
-  return ['fairjax', *spec(command=words).words]
+  words = ['run', '--config=configs/wmt19.py:train=gs://my-bucket/news.gz',
+           '--workdir=gs://my-bucket/wmt19']
+  return ['fairjax', *spec(command=tpu_verbs.worker_words(words, cli.parse(words), 16, 1)).words]
 
 
 def test_the_template_of_gke_runs_the_command_of_the_plan_on_every_host():

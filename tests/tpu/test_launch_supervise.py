@@ -241,7 +241,7 @@ def test_quota_is_never_asked_for_again(cloud, world, said, not_said):
 @pytest.mark.parametrize(('state', 'left'), [
   ('ACTIVE', 'still there, and costing money: queued'),
   ('FAILED: it broke', 'still there, dead, and using up quota: queued'),
-  ('ERROR', 'perhaps still there, and costing money (the question failed): queued')])
+  ('REFUSE:timed out', 'perhaps still there, and costing money (the question failed): queued')])
 def test_a_failed_launch_says_what_is_left_and_what_it_costs(cloud, state, left):
   cloud.world([['ACTIVE', 'ACTIVE', state]], flakes=100, hosts=('w-0',))
   assert cloud.launch() in (1, 42)
