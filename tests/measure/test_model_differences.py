@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairjax.measure.human.ratings import Comparison, model_differences
+from fairjax.measure.human.ratings import model_differences
 from fairjax.measure.wasserstein import wasserstein_1
 
 VALUES = ('designer', 'accountant')
@@ -14,9 +14,8 @@ LEVELS = np.array([0, 0.25, 0.5, 0.75, 1])
 
 def comparison(ratings, template=0, values=VALUES):
   """Of `[model][value][n]` ratings, numbered from 0."""
-  return Comparison(template, values, {
-    name: tuple(dict(enumerate(side)) for side in sides)
-    for name, sides in zip('ab', ratings, strict=True)})
+  return {(template, values): {name: tuple(dict(enumerate(side)) for side in sides)
+                               for name, sides in zip('ab', ratings, strict=True)}}
 
 
 def distance_difference(ratings):
@@ -34,7 +33,7 @@ def test_exchanges_of_coupled_samples_are_those_of_brute_force():
   first, second = rng.choice(LEVELS, (2, 2, 2, 6))
   # One noise for both comparisons of a template, so a number changes place in both of them.
   for templates in ((0, 0), (0, 1)):
-    found = only([comparison(first, templates[0]), comparison(second, templates[1], ('x', 'y'))],
+    found = only(comparison(first, templates[0]) | comparison(second, templates[1], ('x', 'y')),
                  coupled=True)
     each, both = [], []
     for swaps in itertools.product(range(2), repeat=6 if templates == (0, 0) else 12):
@@ -60,7 +59,7 @@ def test_deals_of_independent_samples_are_those_of_brute_force():
   rng = np.random.default_rng(8)
   sizes = ((3, 2), (2, 3))  # [model][value]
   ratings = [[rng.choice(LEVELS, n) for n in row] for row in sizes]
-  part, = only([comparison(ratings)], coupled=False)['comparisons']
+  part, = only(comparison(ratings), coupled=False)['comparisons']
   pools = [np.concatenate([ratings[0][v], ratings[1][v]]) for v in range(2)]
   null = []
   for chosen in itertools.product(*(itertools.combinations(range(5), sizes[0][v])
@@ -79,8 +78,8 @@ def test_deals_of_independent_samples_are_those_of_brute_force():
 def test_numbers_without_all_four_ratings_are_counted():
   ratings = {'a': ({1: 0.0, 2: 1.0, 3: 0.5}, {1: 0.5, 2: 0.5, 3: 0.0}),
              'b': ({2: 0.5, 3: 1.0}, {2: 0.0, 3: 0.0, 7: 1.0}), 'c': ({}, {1: 0.5})}
-  found = model_differences([Comparison(0, VALUES, ratings), Comparison(1, VALUES, {
-    'a': ({1: 1.0}, {1: 0.0})})], coupled=True, permutations=50, seed=0)
+  found = model_differences({(0, VALUES): ratings, (1, VALUES): {'a': ({1: 1.0}, {1: 0.0})}},
+                            coupled=True, permutations=50, seed=0)
   assert [f['models'] for f in found] == [['a', 'b'], ['a', 'c'], ['b', 'c']]
   part, = found[0]['comparisons']  # template 1 has one model only
   assert part['n'] == [[2, 2], [2, 2]] and part['lost'] == [[1, 1], [0, 1]]
@@ -90,7 +89,5 @@ def test_numbers_without_all_four_ratings_are_counted():
   for other in found[1:]:
     part, = other['comparisons']
     assert part['difference'] is None and other['difference'] is None and other['p_value'] is None
-  deal = model_differences([Comparison(0, VALUES, ratings)], coupled=False, permutations=9, seed=0)
+  deal = model_differences({(0, VALUES): ratings}, coupled=False, permutations=9, seed=0)
   assert [f['difference'] is None for f in deal] == [False, True, True]
-  assert model_differences([comparison(np.zeros((2, 2, 3)))._replace(ratings={})], coupled=True,
-                           permutations=9, seed=0) == []

@@ -122,16 +122,17 @@ def rater_agreement(
     for (first, a), (second, b) in itertools.combinations(known, 2):
       tables.setdefault((first, second), []).append((item, a, b))
   rated: dict[str, np.ndarray] = {}
-  for item, a, b in itertools.chain.from_iterable(tables.values()):
-    both = rated.setdefault(item, np.zeros((size, size)))
-    both[a, b] += 0.5
-    both[b, a] += 0.5
   pairs: list[dict[str, Any]] = []
-  for who, table in sorted(tables.items()):
+  for who, table in tables.items():
     own = np.zeros((size, size))
-    np.add.at(own, tuple(np.transpose([labelled for _, *labelled in table])), 1)
+    for item, a, b in table:
+      own[a, b] += 1
+      both = rated.setdefault(item, np.zeros((size, size)))
+      both[a, b] += 0.5
+      both[b, a] += 0.5
     pairs.append({'annotators': list(who), 'n': len(table),
                   'kappa': cohen_kappa(own, linear=linear)})
+  pairs.sort(key=lambda pair: pair['annotators'])
   counts = np.array([*rated.values()]).reshape(-1, size, size)
   groups = Clusters([clusters[item] for item in rated])
 
@@ -326,9 +327,7 @@ def _individual_fairness(
         compared.setdefault((template, names), {})[model] = rated
   return {'definition': 'H-40', 'coupled': key['coupled'], 'pairs': entries,
           'differences': model_differences(
-            [Comparison(template, names, ratings)
-             for (template, names), ratings in compared.items()],
-            coupled=key['coupled'], permutations=permutations, seed=seed)}
+            compared, coupled=key['coupled'], permutations=permutations, seed=seed)}
 
 
 def _distance(
@@ -373,27 +372,23 @@ def _distance(
 # The null is stricter than "equal I.F.": a model that writes otherwise, but is as fair, differs
 # from it too. The statistic looks at the difference of the distances alone.
 
-class Comparison(NamedTuple):
-  """Two values at one template."""
-
-  template: int | str
-  values: tuple[str, str]
-  ratings: Mapping[str, tuple[MeanRatings, MeanRatings]]  # model -> of either value
+Place = tuple[int | str, tuple[str, str]]  # a template, and two values that are compared at it
 
 
 def model_differences(
-  comparisons: Sequence[Comparison], *, coupled: bool, permutations: int, seed: int
+  comparisons: Mapping[Place, Mapping[str, Sequence[MeanRatings]]], *, coupled: bool,
+  permutations: int, seed: int,
 ) -> list[dict[str, Any]]:
-  """Tests, for each two models, whether their human I.F. differ."""
-  names = sorted({name for c in comparisons for name in c.ratings})
+  """Tests, for each two models, whether their human I.F. differ, by the ratings of two values."""
+  names = sorted({name for ratings in comparisons.values() for name in ratings})
   found = []
   for number, models in enumerate(itertools.combinations(names, 2)):
     rng = np.random.default_rng(np.random.SeedSequence((seed, _PURPOSE, number)))
-    deal = (_swap if coupled else _deal)(
-      [c for c in comparisons if all(m in c.ratings for m in models)], models, permutations, rng)
+    both = {place: [ratings[m] for m in models] for place, ratings in comparisons.items()
+            if all(m in ratings for m in models)}
     entries, draws = [], []
-    for comparison, sides, counts in deal:
-      entry = {'template': comparison.template, 'values': list(comparison.values),
+    for (template, values), sides, counts in (_swap if coupled else _deal)(both, permutations, rng):
+      entry = {'template': template, 'values': list(values),
                'individual_fairness': None} | _judge(None) | counts
       if sides is not None:
         distances = np.stack([_distances(*side) for side in sides])
@@ -416,55 +411,49 @@ def _judge(differences: np.ndarray | None) -> dict[str, float | None]:
           'p_value': float(np.mean(sizes >= sizes[0] - _TIE))}
 
 
-# A comparison, [model][value] ratings [1 + R, n] (row 0 as found; None: nothing left), and counts.
-_Sides = Iterator[tuple[Comparison, list[list[np.ndarray]] | None, dict[str, Any]]]
+_Both = Mapping[Place, Sequence[Sequence[MeanRatings]]]  # [model][value] of two models
+# [model][value] ratings [1 + R, n] (row 0 as found; None: nothing left), and counts.
+_Sides = Iterator[tuple[Place, list[list[np.ndarray]] | None, dict[str, Any]]]
 
 
-def _swap(
-  comparisons: Sequence[Comparison], models: Sequence[str], permutations: int,
-  rng: np.random.Generator,
-) -> _Sides:
+def _swap(both: _Both, permutations: int, rng: np.random.Generator) -> _Sides:
   """Exchanges the two models' ratings of a number, together wherever the number occurs."""
-  places: dict[tuple, int] = {}
-  common = []
-  for c in comparisons:
-    numbers = sorted(set.intersection(*(set(side) for m in models for side in c.ratings[m])))
-    common.append(numbers)
+  common = {place: sorted(set.intersection(*map(set, itertools.chain(*ratings))))
+            for place, ratings in both.items()}
+  columns: dict[tuple, int] = {}
+  for (template, _), numbers in common.items():
     for k in numbers:
-      places.setdefault((c.template, k), len(places))
-  swapped = np.concatenate([np.zeros((1, len(places)), bool),
-                            rng.random((permutations, len(places))) < 0.5])
-  for c, numbers in zip(comparisons, common, strict=True):
-    entry = {'n': [[len(numbers)] * 2] * 2,
-             'lost': [[len(side) - len(numbers) for side in c.ratings[m]] for m in models]}
+      columns.setdefault((template, k), len(columns))
+  swapped = np.concatenate([np.zeros((1, len(columns)), bool),
+                            rng.random((permutations, len(columns))) < 0.5])
+  for place, numbers in common.items():
+    counts = {'n': [[len(numbers)] * 2] * 2,
+              'lost': [[len(side) - len(numbers) for side in sides] for sides in both[place]]}
     if not numbers:
-      yield c, None, entry
+      yield place, None, counts
       continue
-    swap = swapped[:, [places[c.template, k] for k in numbers]]
-    (first, second) = ([np.array([side[k] for k in numbers]) for side in c.ratings[m]]
-                       for m in models)
-    yield c, [[np.where(swap, b, a) for a, b in zip(first, second, strict=True)],
-              [np.where(swap, a, b) for a, b in zip(first, second, strict=True)]], entry
+    swap = swapped[:, [columns[place[0], k] for k in numbers]]
+    first, second = ([np.array([side[k] for k in numbers]) for side in sides]
+                     for sides in both[place])
+    yield place, [[np.where(swap, b, a) for a, b in zip(first, second, strict=True)],
+                  [np.where(swap, a, b) for a, b in zip(first, second, strict=True)]], counts
 
 
-def _deal(
-  comparisons: Sequence[Comparison], models: Sequence[str], permutations: int,
-  rng: np.random.Generator,
-) -> _Sides:
+def _deal(both: _Both, permutations: int, rng: np.random.Generator) -> _Sides:
   """Deals the ratings of a value to the two models anew."""
   dealt: dict[tuple, list[np.ndarray]] = {}
-  for c in comparisons:
-    entry = {'n': [[len(side) for side in c.ratings[m]] for m in models], 'lost': [[0, 0]] * 2}
-    if not all(side for m in models for side in c.ratings[m]):
-      yield c, None, entry
+  for place, ratings in both.items():
+    counts = {'n': [[len(side) for side in sides] for sides in ratings], 'lost': [[0, 0]] * 2}
+    if not all(itertools.chain(*ratings)):
+      yield place, None, counts
       continue
-    for value, sides in zip(c.values, zip(*(c.ratings[m] for m in models), strict=True),
-                            strict=True):
-      if (c.template, value) not in dealt:
+    cells = [(place[0], value) for value in place[1]]
+    for cell, sides in zip(cells, zip(*ratings, strict=True), strict=True):
+      if cell not in dealt:
         pool = np.array([rating for side in sides for rating in side.values()])
         rows = np.concatenate([pool[None], rng.permuted(np.tile(pool, (permutations, 1)), axis=1)])
-        dealt[c.template, value] = np.split(rows, [len(sides[0])], axis=1)
-    yield c, [[dealt[c.template, value][i] for value in c.values] for i in range(2)], entry
+        dealt[cell] = np.split(rows, [len(sides[0])], axis=1)
+    yield place, [[dealt[cell][i] for cell in cells] for i in range(2)], counts
 
 
 def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
