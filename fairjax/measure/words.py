@@ -139,7 +139,7 @@ def pairwise_js(table: np.ndarray) -> np.ndarray:
   shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
   own = _entropy_terms(shares).sum(axis=1)
   first, second = np.triu_indices(len(table), 1)
-  step = max(1, _BLOCK // max(table.shape[1], 1))
+  step = max(1, _BLOCK // table.shape[1])
   found = []
   for start in range(0, first.size, step):
     a, b = first[start:start + step], second[start:start + step]
