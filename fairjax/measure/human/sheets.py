@@ -21,7 +21,7 @@ import os
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -166,7 +166,7 @@ NO_MODEL = '(not named)'
 
 
 class Strata(NamedTuple):
-  """The strata of records, which are not held: a second reading takes those that were drawn."""
+  """The strata of records, which are not held: another reading takes those that were drawn."""
 
   # Of the records with a text, the number in the order of reading, and the sample number.
   records: dict[Stratum, list[tuple[int, int | None]]]
@@ -205,18 +205,6 @@ def read_strata(read: Callable[[], Iterable[Record]]) -> Strata:
     raise UserError(f"records of {' and '.join(sorted(nameless))} do not name their model: add the "
                     "field 'model', or export one file at a time")
   return Strata(dict(records), empty, rewordings, total)
-
-
-def _take(
-  read: Callable[[], Iterable[Record]], drawn: Sequence[Container[int]]
-) -> list[list[Record]]:
-  """The records of each draw, from a second reading."""
-  found: list[list[Record]] = [[] for _ in drawn]
-  for number, record in enumerate(read()):
-    for chosen, records in zip(drawn, found, strict=True):
-      if number in chosen:
-        records.append(record)
-  return found
 
 
 def draw_stratified(strata: Strata, number: int, entropy: Sequence[int]) -> set[int]:
@@ -373,7 +361,7 @@ def export_sheets(
     raise UserError(f'{key_path} is in the folder that annotators get, and names the models: '
                     'name another place with --key')
   content = _make_key(read, files, attributes, options)
-  sheets = _sheets(content, options, separator=separator, bom=bom)
+  sheets = _sheets(content, separator=separator, bom=bom)
   make_folder(folder)
   # The key comes first: sheets without one would be worthless.
   write_json(key_path, content)
@@ -421,7 +409,8 @@ def _make_key(
   else:
     drawn = [draw_stratified(strata, options.items, (
       options.seed, _PURPOSE['draw'], ord(task.letter))) for task in tasks]
-  records = _take(read, drawn)
+  records = [[record for number, record in enumerate(read()) if number in chosen]
+             for chosen in drawn]
   annotators = [f'a{i:02d}' for i in range(1, options.annotators + 1)]
   key = {
     'kind': KIND, 'schema': SCHEMA, 'fairjax': fairjax.__version__,
@@ -491,18 +480,15 @@ def _assign(
   return sheets
 
 
-def _sheets(
-  key: Mapping[str, Any], options: ExportOptions, *, separator: str, bom: bool
-) -> dict[str, bytes]:
+def _sheets(key: Mapping[str, Any], *, separator: str, bom: bool) -> dict[str, bytes]:
   """File name -> content of everything that annotators get."""
-  tasks = [TASKS[name] for name in options.tasks]
+  tasks = [TASKS[name] for name in key['tasks']]
   files = {'instructions.txt': instructions(tasks, mask=key['mask']).encode('utf-8')}
   for task in tasks:
     part = key['tasks'][task.name]
     for annotator, items in part['sheets'].items():
       name = sheet_name(key['export'], task.name, annotator)
-      rows = [[name, item, *(part['items'][item]['shown'][c] for c in task.columns), '']
-              for item in items]
+      rows = [[name, item, *part['items'][item]['shown'].values(), ''] for item in items]
       files[f'{task.name}-{annotator}.csv'] = write_sheet(
         ('sheet', 'item', *task.columns, LABEL), rows, separator=separator, bom=bom)
   return files

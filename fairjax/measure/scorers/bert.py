@@ -49,13 +49,12 @@ class BertScorer:
   def from_name(cls, name: str, *, mesh: 'Mesh | None' = None) -> 'BertScorer':
     """Makes it from `DIR`, `DIR#CLASS=VALUE,...` or `DIR#dtype=bfloat16,CLASS=VALUE,...`."""
     directory, _, mapping = name.partition('#')
-    first, _, others = mapping.partition(',')
-    if not first.startswith('dtype='):
-      return cls(directory, parse_values(mapping) if mapping else None, mesh=mesh)
-    dtype = first.removeprefix('dtype=')
-    if dtype not in _DTYPES:
-      raise UserError(f"dtype '{dtype}' of bert:{name} is not one of {', '.join(_DTYPES)}")
-    return cls(directory, parse_values(others) if others else None, dtype=dtype, mesh=mesh)
+    dtype = 'float32'
+    if mapping.startswith('dtype='):
+      dtype, _, mapping = mapping.removeprefix('dtype=').partition(',')
+      if dtype not in _DTYPES:
+        raise UserError(f"dtype '{dtype}' of bert:{name} is not one of {', '.join(_DTYPES)}")
+    return cls(directory, parse_values(mapping) if mapping else None, dtype=dtype, mesh=mesh)
 
   def probabilities(self, texts: Sequence[str]) -> np.ndarray:
     """Probabilities of the classes of R texts: `[R, C]` float64, rows sum to 1."""
