@@ -43,8 +43,7 @@ from fairjax.report import sections
 from fairjax.report.comparison import ModelRow, count_scorers, scorer_names, verdicts
 from fairjax.report.document import Code, Table, escape
 from fairjax.run.job import Job
-from fairjax.run.published import files_digest
-from fairjax.run.workdir import Model
+from fairjax.run.workdir import Model, files_digest
 from fairjax.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary, WordVocabulary, load_vocabulary
 
 # Reference checkpoints in and out of a workdir: `models import` and `models export`.

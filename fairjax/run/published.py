@@ -5,24 +5,19 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairjax import processes
 from fairjax.config import Config
 from fairjax.data.corpus import describe_file, known_digests
 from fairjax.errors import UserError
-from fairjax.files import json_sha256, read_sealed_json, write_sealed_json
-from fairjax.run.workdir import vocabulary_folder
+from fairjax.files import read_sealed_json, write_sealed_json
+from fairjax.run.workdir import began_with, files_digest, open_published, published_file
 from fairjax.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
   from fairjax.model import Params
   from fairjax.model.decoder import DecoderConfig
-  from fairjax.pretrained.checkpoint import ModelFiles
-
-FILE = 'pretrained.json'
-_AGAIN = 'delete it and run again'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +40,11 @@ class PublishedModel:
 def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   """The published model of a run; its files are read the first time."""
   from fairjax.model.decoder import DecoderConfig
-  path = _file(config, workdir)
+  path = published_file(config, workdir)
   if processes.is_first() and not path.exists():
     write_sealed_json(path, _describe(config.pretrained.model))
   processes.share()
-  saved = read_sealed_json(path, again=_AGAIN)
+  saved = read_sealed_json(path, again='delete it and run again')
   sizes: dict[str, Any] = {
     k: tuple(v) if isinstance(v, list) else v for k, v in saved['config'].items()}
   return PublishedModel(config.pretrained.model, run_decoder(config, DecoderConfig(**sizes)),
@@ -79,44 +74,17 @@ def run_decoder(config: Config, sizes: 'DecoderConfig') -> 'DecoderConfig':
 
 def published_vocabulary(config: Config, workdir: pathlib.Path) -> Vocabulary:
   """The tokenizer of the published model of a run, whose files must be those that it began with."""
-  source, path = config.pretrained.model, _file(config, workdir)
-  if processes.is_first() and path.exists() and not is_of_run(config, workdir):
+  source, path = config.pretrained.model, published_file(config, workdir)
+  files = open_published(source)
+  if processes.is_first() and path.exists() and not began_with(path, files):
     raise UserError(f'{source} has changed since {path.parent} began with it (its config.json or '
                     'weights): restore it, or use another --workdir')
-  return _open(source).vocabulary(chat=config.pretrained.chat)
-
-
-def is_of_run(config: Config, workdir: pathlib.Path) -> bool:
-  """Whether the published model has the configuration and weights that the run began with."""
-  path = _file(config, workdir)
-  if not path.exists():
-    return False
-  saved = read_sealed_json(path, again=_AGAIN)
-  return saved['digest'] == files_digest(
-    _open(config.pretrained.model), known_digests(saved.get('files', ())))
-
-
-def _file(config: Config, workdir: pathlib.Path) -> pathlib.Path:
-  return vocabulary_folder(config, workdir).parent.parent / FILE
-
-
-def _open(source: str) -> 'ModelFiles':
-  """A model whose tensors can be read; of an adapter that of its base."""
-  from fairjax.pretrained.checkpoint import open_model
-  files = open_model(source)
-  _ = files.tensors  # what is damaged, or no adapter of its base, ends here: nothing is written yet
-  return files
+  return files.vocabulary(chat=config.pretrained.chat)
 
 
 def _describe(source: str) -> dict[str, Any]:
   """What a run keeps of a model's files."""
-  files = _open(source)
+  files = open_published(source)
   found = [describe_file(path, {}) for path in files.weights]
   return {'source': source, 'config': dataclasses.asdict(files.decoder),
           'digest': files_digest(files, known_digests(found)), 'files': found}
-
-
-def files_digest(files: 'ModelFiles', known: Mapping[tuple, str]) -> str:
-  """SHA-256 (hex) of a model's configuration and weights; `known`: see `describe_file`."""
-  return json_sha256([files.config, *(
-    [path.name, describe_file(path, known)['sha256']] for path in files.weights)])

@@ -42,6 +42,7 @@ from fairjax.files import (
   check_brackets,
   file_sha256,
   installed_versions,
+  json_sha256,
   read_sealed_json,
   write_sealed_json,
 )
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.similarity import Encoder
+  from fairjax.pretrained.checkpoint import ModelFiles
   from fairjax.train import LabelledSentences
 
 _M = TypeVar('_M')
@@ -190,15 +192,45 @@ def _moved(
   changed: Iterable[str], workdir: pathlib.Path, attribute: str, config: Config) -> set[str]:
   """Fields whose file or folder is only elsewhere: the run has begun with the same content."""
   from fairjax.data.prepare import INPUTS
-  from fairjax.run.published import is_of_run
   path, found = data_folder(config, workdir) / INPUTS, set()
   if ('attribute' in changed and _stem(attribute) == _stem(config.attribute) and path.is_file()
       and read_sealed_json(path, again=f'delete {path.parent} and run again')['attribute'][
         'fingerprint'] == load_attribute(config.attribute).fingerprint):
     found.add('attribute')
-  if 'pretrained.model' in changed and config.pretrained.model and is_of_run(config, workdir):
+  path, model = published_file(config, workdir), config.pretrained.model
+  if 'pretrained.model' in changed and model and path.exists() and (
+      began_with(path, open_published(model))):
     found.add('pretrained.model')
   return found
+
+
+# The files of a published model, which a run knows by their content.
+
+def published_file(config: Config, workdir: pathlib.Path) -> pathlib.Path:
+  """What a run keeps of its published model's files, in the workdir of its step 1."""
+  return vocabulary_folder(config, workdir).parent.parent / 'pretrained.json'
+
+
+def open_published(source: str) -> 'ModelFiles':
+  """A model whose tensors can be read; of an adapter that of its base."""
+  from fairjax.pretrained.checkpoint import open_model
+  files = open_model(source)
+  _ = files.tensors  # what is damaged, or no adapter of its base, ends here: nothing is written yet
+  return files
+
+
+def began_with(path: pathlib.Path, files: 'ModelFiles') -> bool:
+  """Whether a `published_file` was written for the same configuration and weights."""
+  from fairjax.data.corpus import known_digests
+  saved = read_sealed_json(path, again='delete it and run again')
+  return saved['digest'] == files_digest(files, known_digests(saved.get('files', ())))
+
+
+def files_digest(files: 'ModelFiles', known: Mapping[tuple, str]) -> str:
+  """SHA-256 (hex) of a model's configuration and weights; `known`: see `describe_file`."""
+  from fairjax.data.corpus import describe_file
+  return json_sha256([files.config, *(
+    [path.name, describe_file(path, known)['sha256']] for path in files.weights)])
 
 
 def open_workdir(
