@@ -252,12 +252,10 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
 
 def headline(
   rows: Sequence[ModelRow], scorer: str, attribute: str, best: ModelRow | None = None
-) -> str | None:
-  """Whose texts are worst by one scorer, and what the recommended model leaves of it, or None."""
+) -> str:
+  """Whose texts are worst by a scorer of the rows, and what the recommended model leaves of it."""
   # It is about the baseline, else about the most biased model.
   measured = [(row, e) for row in rows if (e := row.estimate(scorer, 'individual_fairness'))]
-  if not measured:
-    return None
   row, estimate = next(((row, e) for row, e in measured if row.method == 'baseline'),
                        max(measured, key=lambda pair: pair[1]['value']))
   name = 'the baseline' if row.method == row.name == 'baseline' else f'model "{row.name}"'
@@ -323,8 +321,7 @@ def verdict_lines(
 ) -> list[str]:
   """The headline of every scorer, and what the recommended model brings and costs."""
   best = recommended(rows, selection)
-  found = [headline(rows, scorer, attribute, best) for scorer in scorer_names(rows)]
-  lines = [line for line in found if line]
+  lines = [headline(rows, scorer, attribute, best) for scorer in scorer_names(rows)]
   if best is not None:
     share = next(c['relative_fairness'] for c in selection['candidates'] if c['name'] == best.name)
     measure, scorers = selection['fairness'], selection['scorers']

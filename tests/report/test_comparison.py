@@ -96,7 +96,6 @@ def test_verdicts_say_what_the_floors_say(rows):
   assert f'to {left[high] - left[low]:.2f} and I.F. to 0.0100 (floor 0.0200), within' in line
   line = headline([quiet], 'opinion', 'colour')
   assert 'I.F. 0.0100 (floor 0.0200), within noise, n = 40' in line and low not in line
-  assert headline([rows[4]], 'opinion', 'colour') is None
   named = ModelRow('old', 'baseline', measures=rows[0].measures)
   assert 'texts of model "old" about' in headline([named], 'opinion', 'colour')
   calm = ModelRow('baseline', 'baseline', measures=quiet.measures)
