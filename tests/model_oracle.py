@@ -179,7 +179,7 @@ def eight_branches():
     original_end=jnp.asarray(end), weight=jnp.asarray(length > 0, jnp.float32))
 
 
-def continuation_logits(decoder, params, prefixes, lengths, continuations, *, stages=None):
+def continuation_logits(decoder, params, prefixes, lengths, continuations):
   """Logits [A, R, T, V] for every token of given continuations, by the path that sampling takes."""
   size, steps = prefixes.shape[1], continuations.shape[2] - 1
   weights = decoder.prepare(params, num_positions=size + steps + 1)
@@ -196,5 +196,4 @@ def continuation_logits(decoder, params, prefixes, lengths, continuations, *, st
     return logits, following, jnp.bool_(True)
 
   return run_decoding(
-    decoder, weights, prefix, continuations[:, :, 0], logits, consume, num_steps=steps,
-    stages=stages)
+    decoder, weights, prefix, continuations[:, :, 0], logits, consume, num_steps=steps)

@@ -3,6 +3,10 @@
 Other packages name the protocol `CausalLM` and get a model from `language_model`. The mathematics
 is in pure functions (`attention`); modules are Flax Linen. This package reads no files, needs no
 mesh and knows nothing of text.
+
+Letters in all modules: B batch rows, T segment length, M memory length, S = M + T keys, K branches
+of a row, P pieces of a branch, Q = K P, R = S + P, N heads, H head width, D model width, F
+feed-forward width, V vocabulary, L layers.
 """
 
 from fairjax.model.causal_lm import (

@@ -7,11 +7,9 @@ position j is
 
 with :math:`r_d = W_r R_d` and R_d a sinusoid of the distance d. Pure functions without flax.
 
-Letters: B batch rows, T segment length, M memory length, S = M + T keys, K branches per row,
-P pieces per branch, N heads, H head width, D model width. Heads stand in front of rows
-(`[N, B, ...]`): the relative term shares its keys among rows, so that it is one matmul per head
-without a transpose of scores. Distances always run downwards along an array: column c of C is the
-distance C - 1 - c.
+Heads stand in front of rows (`[N, B, ...]`): the relative term shares its keys among rows, so that
+it is one matmul per head without a transpose of scores. Distances always run downwards along an
+array: column c of C is the distance C - 1 - c.
 """
 
 import functools
@@ -156,8 +154,7 @@ def attention_keep(
     columns = jnp.arange(num_columns, dtype=jnp.uint32)[(None,) * positions.ndim]
   heads = first_head + np.arange(num_heads)
   rows = np.arange(positions.shape[0])
-  by_row = (heads.astype(np.uint32) if isinstance(heads, np.ndarray) else
-            heads.astype(jnp.uint32))[:, None] * np.uint32(2 ** 16) + rows.astype(np.uint32)[None]
+  by_row = heads.astype(np.uint32)[:, None] * np.uint32(2 ** 16) + rows.astype(np.uint32)[None]
   by_row = jnp.asarray(by_row).reshape(*by_row.shape, *(1,) * positions.ndim)
   by_place = positions.astype(jnp.uint32)[..., None] * np.uint32(2 ** 16)
   shape = jnp.broadcast_shapes(by_place.shape, columns.shape)
@@ -217,20 +214,16 @@ def _scores(query, key, relative, content_bias, position_bias):
   return scores + relative_shift(jnp.einsum('nbth,nsh->nbts', with_position, relative))
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def attend(
   scores: Float[Array, 'N B T S'], value: Float[Array, 'N B S H'], mask: Bool[Array, '1 B T S'],
-  keep: Bool[Array, 'N B T S'] | None, *, rate: float,
+  keep: Bool[Array, 'N B T S'] | None, rate: float,
 ) -> Float[Array, 'N B T H']:
   """Averages values by the softmax of scores; the backward pass keeps only the weights."""
-  return _attend(rate, scores, value, mask, keep)
+  return _attend_forward(scores, value, mask, keep, rate)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(rate, scores, value, mask, keep):
-  return _attend_forward(rate, scores, value, mask, keep)[0]
-
-
-def _attend_forward(rate, scores, value, mask, keep):
+def _attend_forward(scores, value, mask, keep, rate):
   weights = _softmax(scores, mask)
   kept = drop(weights.astype(value.dtype), keep, rate=rate)
   out = jnp.einsum('nbts,nbsh->nbth', kept, value)
@@ -251,7 +244,7 @@ def _attend_backward(rate, saved, gradient):
   return d_scores.astype(value.dtype), d_value, None, None
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _softmax(scores: Array, mask: Array) -> Array:

@@ -9,9 +9,10 @@ all tiles on a diagonal. `(q + v)` times these rows is a `[C, 2C]` array, whose 
 C - 1 - t columns to put every distance below its key: `rel_shift`, a strided rotation of lanes.
 Its transpose is `rel_unshift`.
 
-The file has four parts: tiles, rows of branches, the backward pass, the forward pass. Letters as in
-`attention`; C queries and keys in a tile, Q rows of branches, X rows of the table of relative keys,
-J blocks of keys.
+The file has four parts: tiles, rows of branches, the backward pass, the forward pass.
+
+Own letters: C queries and keys in a tile, Q rows of branches (padded), X rows of the table of
+relative keys, J blocks of keys.
 """
 
 import dataclasses

@@ -8,8 +8,6 @@ All give the values of `attention.relative_attention`, the reference:
 - blocks: scores of one block of queries at a time; for long segments on accelerators without the
   kernel, and where attention weights are dropped.
 - kernel: the fused kernel, for TPUs from v4 on, in float32 and bfloat16; it drops no weights.
-
-Letters as in `attention`.
 """
 
 import functools

@@ -3,9 +3,8 @@
 Training steps, the curriculum, the evaluation and the measures name `CausalLM`, never a model;
 `fairjax.model.language_model` makes a Transformer-XL.
 
-Letters: B batch rows, T segment length, M memory length, K branches per row, P pieces per branch,
-D model width, L layers, V vocabulary. Fields are pytree leaves: whole trees of shardings or of
-`jax.ShapeDtypeStruct` take the same form, so they are annotated `Any` and a comment says the shape.
+Fields are pytree leaves: whole trees of shardings or of `jax.ShapeDtypeStruct` take the same form,
+so they are annotated `Any` and a comment says the shape.
 """
 
 import dataclasses

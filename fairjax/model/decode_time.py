@@ -1,8 +1,8 @@
 """Mitigations at decoding time: the model is as it was, its next-token distribution is not.
 
 Both know the prompts of a template, which differ in the value of the attribute, and change what is
-drawn after each of them. Text without such a prompt is the model's own. Letters as in `decoding`;
-B = A, the prompts that a continuation is read after.
+drawn after each of them. Text without such a prompt is the model's own. Letters of `decoding`: B =
+A, the prompts that a continuation is read after.
 """
 
 import dataclasses

@@ -7,16 +7,14 @@ of its own branch. Values and gradients are those of separate passes.
 
 `fairjax.pretrained.decoder_files` reads and writes the published files.
 
-Letters: B rows, T tokens of a row, Q = K P pieces of its branches, S = T + Q, J keys, N heads, G
-key heads, H head width, D model width, F feed-forward width, V vocabulary, L layers; in decoding A
-prefixes, R samples of each, C slots of a chunk.
+Own letters: S = T + Q, J keys, G key heads; in decoding A prefixes, R samples of each, C slots of a
+chunk.
 """
 
 import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -247,11 +245,9 @@ class DecoderModel(CausalLM['NoState']):
     return CachedDecoder(self.config)
 
 
-@contextlib.contextmanager
-def _exact(config: DecoderConfig) -> Iterator[None]:
+def _exact(config: DecoderConfig) -> contextlib.AbstractContextManager:
   """Products of float32 in float32 on every device; bfloat16 has nothing to lose."""
-  with jax.default_matmul_precision(_precision(config)):
-    yield
+  return jax.default_matmul_precision(_precision(config))
 
 
 def _precision(config):

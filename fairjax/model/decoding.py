@@ -12,9 +12,8 @@ Prefixes are padded on the left: the next token then has the same distance to th
 in every row. A token attends at most `memory_len + segment_len - 1` positions back, the furthest
 distance of training (the last position of a segment sees the whole memory).
 
-Letters: A prefixes (values of an attribute), R samples of each, B prompts that a method at decoding
-time reads a sample after (else absent), Q padded prefix length, C slots of a chunk, L layers, N
-heads, H head width, D model width, F feed-forward width, V vocabulary.
+Own letters: A prefixes (values of an attribute), R samples of each, B prompts that a method at
+decoding time reads a sample after (else absent), Q padded prefix length, C slots of a chunk.
 """
 
 import abc
@@ -37,7 +36,8 @@ from fairjax.model.softmax import embed_tokens, logits_and_bias, parameter_table
 # fills; earlier chunks are constants of the loop and are never copied. A chunk without a token is
 # never read.
 
-# Every stage compiles all layers again; a program gets at most 30 copies of a layer.
+# More stages read fewer empty slots. Each compiles all layers again; a program gets at most 30
+# copies of a layer.
 _STAGE_STEPS, _MAX_STAGES, _MAX_LAYERS = 10, 5, 30
 _CHUNK_SLOTS = 5  # of a chunk on CPU, which reads its caches at the speed of main memory
 
@@ -171,13 +171,11 @@ def run_decoding(
   # (carry, hidden [A, R, D], index) -> (carry, next tokens [A, R], go_on []); False ends the loop
   consume: Callable[[Any, Array, Array], tuple[Any, Array, Array]],
   *, num_steps: int,
-  stages: int | None = None,  # loops: more read fewer empty slots and compile longer
   platform: str | None = None,  # 'cpu' or another; None: JAX's default
 ) -> Any:  # the last carry
   """Reads up to `num_steps` new tokens; call it under `jax.jit`."""
-  if stages is None:
-    most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
-    stages = min(-(-num_steps // _STAGE_STEPS), most)
+  most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
+  stages = min(-(-num_steps // _STAGE_STEPS), most)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
   platform = platform or jax.default_backend()
   dtype = cache_dtype(decoder.dtype, platform)
@@ -228,13 +226,6 @@ class PrefixLayer(NamedTuple):
   values: Float[Array, 'A N Q D']  # values after the output projection
 
 
-class Prefix(NamedTuple):
-  """State of decoding after the prefixes."""
-
-  layers: tuple[PrefixLayer, ...]
-  hidden: Float[Array, 'A D']  # input of the softmax after the last token
-
-
 @dataclasses.dataclass(frozen=True)
 class TransformerXLDecoder(Decoder):
   """Cached decoding of a Transformer-XL."""
@@ -251,146 +242,128 @@ class TransformerXLDecoder(Decoder):
     """The model's configuration."""
     return model_identity(dataclasses.asdict(self.config))
 
+  @property
+  def _window(self) -> int:
+    """Number of positions that a token may attend to, itself included."""
+    return self.config.memory_len + self.config.segment_len
+
   def prepare(self, params, *, num_positions):
-    """See `prepare_weights`."""
-    return prepare_weights(params, self.config, num_distances=num_positions)
+    """Splits parameters by layer and projects the relative keys; products in float32 or wider."""
+    c = self.config
+    dtype = jnp.dtype(c.dtype)
+    sum_dtype = jnp.promote_types(dtype, jnp.float32)
+    scale = 1 / math.sqrt(c.head_dim)
+    table = jnp.asarray(sinusoids(
+      num_distances=num_positions, model_dim=c.model_dim, clamp_len=c.clamp_len), sum_dtype)
+    layers = []
+    for i in range(c.num_layers):
+      layer = {name: value[i].astype(sum_dtype) for name, value in params['layers'].items()}
+      if c.tie_position_biases:
+        layer |= {name: params[name].astype(sum_dtype)
+                  for name in ('content_bias', 'position_bias')}
+      query = layer.pop('query') * scale
+      relative = jnp.einsum('rd,dnh->rnh', table, layer['relative'])
+      layer['relative'] = jnp.einsum('dnh,rnh->dnr', query, relative)
+      layer['relative_bias'] = jnp.einsum(
+        'nh,rnh->nr', layer.pop('position_bias') * scale, relative)
+      layer['content_bias'] *= scale
+      # One matrix product instead of three projects queries, keys and values.
+      layer['query_key_value'] = jnp.concatenate([query[:, None], layer.pop('key_value')], axis=1)
+      layers.append({name: value.astype(dtype) for name, value in layer.items()})
+    final_norm = None
+    if c.final_norm:
+      final_norm = tuple(params[f'final_norm_{name}'].astype(dtype) for name in ('scale', 'bias'))
+    softmax = {name: params[name] if 'bias' in name else params[name].astype(dtype)
+               for name in parameter_table(c)}
+    return Weights(softmax, tuple(layers), final_norm)
 
   def prefill(self, weights, tokens, lengths):
-    """See `prefill`."""
-    prefix = prefill(weights, self.config, tokens, lengths)
-    return prefix, prefix.hidden
+    """A `PrefixLayer` for each layer, and the input of `logits`."""
+    c = self.config
+    size = tokens.shape[1]
+    position = jnp.arange(size)
+    distance = position[:, None] - position[None, :]
+    seen = (distance >= 0) & (distance < self._window)
+    valid = position[None, :] >= size - lengths[:, None]
+    mask = (seen[None] & valid[:, None, :])[:, None]
+    column = (size - 1 - jnp.maximum(distance, 0))[None, None]
+
+    x = embed_tokens(weights.softmax, c, tokens)
+    layers = []
+    for layer in weights.layers:
+      normed = _norm_input(layer, c, x)
+      q, k, v = _project(layer, normed)
+      by_distance = _add(
+        jnp.einsum('aid,dnr->ainr', normed, layer['relative'][..., -size:]),
+        layer['relative_bias'][:, -size:]).transpose(0, 2, 1, 3)
+      scores = jnp.einsum('ainh,ajnh->anij', _add(q, layer['content_bias']), k)
+      scores += jnp.take_along_axis(by_distance, column, axis=-1)
+      probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
+      context = jnp.einsum('anij,ajnh->ainh', probability, v)
+      x = _finish_layer(layer, c, x, jnp.tensordot(context, layer['output'], 2))
+      bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
+      layers.append(PrefixLayer(
+        jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
+        jnp.where(valid[:, None], bias, _lowest(bias.dtype)),
+        jnp.einsum('ajnh,nhd->anjd', v, layer['output'])))
+    return tuple(layers), _final(weights, x[:, -1])
 
   def step(self, weights, prefix, filled, unfilled, tokens, index):
-    """See `decode_step`."""
-    return decode_step(weights, self.config, prefix, filled, unfilled, tokens, index=index)
+    """See `Decoder.step`."""
+    c = self.config
+    size = prefix[0].bias.shape[-1]
+    chunks = chunks_and_flags(filled, unfilled, index)
+    slots = num_slots([chunk for _, chunk in chunks])
+    distance = size + index - jnp.arange(size + slots)
+    seen = (distance > 0) & (distance < self._window)
+
+    x = embed_tokens(weights.softmax, c, tokens)
+    cache = unfilled[0].keys[0].dtype
+    own_scores = functools.partial(jnp.einsum, 'arnh,arnch->arnc')
+    own_context = functools.partial(jnp.einsum, 'arnc,arnch->arnh')
+    keys, values = [], []
+    for i, layer in enumerate(weights.layers):
+      normed = _norm_input(layer, c, x)
+      q, k, v = (y.astype(cache) for y in _project(layer, normed))
+      # One column for each position, distances from size + index down; those below 1 are masked.
+      start = layer['relative'].shape[2] - 1 - size - index
+      relative, relative_bias = (
+        jax.lax.dynamic_slice_in_dim(
+          jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, slots)]), start, size + slots, axis=-1)
+        for r in (layer['relative'], layer['relative_bias']))
+      relative_bias = jnp.where(seen, relative_bias, _lowest(relative_bias.dtype))
+
+      of_prefix = prefix[i]
+      to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
+      bias = of_prefix.bias + relative_bias[None, :, :size]
+      to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
+      content = _add(q, layer['content_bias'].astype(cache))
+      to_own = jnp.concatenate([
+        skip_if_empty(used, own_scores, content, chunk.keys[i]) for used, chunk in chunks], axis=-1)
+      to_own += _add(
+        jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
+      to_self = _add(jnp.einsum('arnh,arnh->arn', content, k)
+                     + jnp.einsum('ard,dn->arn', normed, layer['relative'][..., -1]),
+                     layer['relative_bias'][:, -1])
+      probability = _softmax(jnp.concatenate([to_prefix, to_own, to_self[..., None]], axis=-1))
+
+      context = probability[..., -1:] * v
+      end = size
+      for used, chunk in chunks:
+        begin, end = end, end + num_slots([chunk])
+        context = skip_if_empty(
+          used, own_context, probability[..., begin:end], chunk.values[i], add_to=context)
+      x = _finish_layer(
+        layer, c, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
+        + jnp.einsum(
+          'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
+      keys.append(k[:, :, :, None])
+      values.append(v[:, :, :, None])
+    return _final(weights, x), Chunk(tuple(keys), tuple(values))
 
   def logits_and_bias(self, weights, hidden):
     """See `softmax.logits_and_bias`."""
     return logits_and_bias(weights.softmax, self.config, hidden)
-
-
-def attention_window(config: ModelConfig) -> int:
-  """Number of positions that a token may attend to, itself included."""
-  return config.memory_len + config.segment_len
-
-
-def prepare_weights(
-  params: Mapping[str, Any], config: ModelConfig, *, num_distances: int
-) -> Weights:
-  """Splits parameters by layer and projects the relative keys; products in float32 or wider."""
-  dtype = jnp.dtype(config.dtype)
-  sum_dtype = jnp.promote_types(dtype, jnp.float32)
-  scale = 1 / math.sqrt(config.head_dim)
-  table = jnp.asarray(sinusoids(
-    num_distances=num_distances, model_dim=config.model_dim, clamp_len=config.clamp_len), sum_dtype)
-  layers = []
-  for i in range(config.num_layers):
-    layer = {name: value[i].astype(sum_dtype) for name, value in params['layers'].items()}
-    if config.tie_position_biases:
-      layer |= {name: params[name].astype(sum_dtype) for name in ('content_bias', 'position_bias')}
-    query = layer.pop('query') * scale
-    relative = jnp.einsum('rd,dnh->rnh', table, layer['relative'])
-    layer['relative'] = jnp.einsum('dnh,rnh->dnr', query, relative)
-    layer['relative_bias'] = jnp.einsum('nh,rnh->nr', layer.pop('position_bias') * scale, relative)
-    layer['content_bias'] *= scale
-    # One matrix product instead of three projects queries, keys and values.
-    layer['query_key_value'] = jnp.concatenate([query[:, None], layer.pop('key_value')], axis=1)
-    layers.append({name: value.astype(dtype) for name, value in layer.items()})
-  final_norm = None
-  if config.final_norm:
-    final_norm = (params['final_norm_scale'].astype(dtype), params['final_norm_bias'].astype(dtype))
-  softmax = {name: params[name] if 'bias' in name else params[name].astype(dtype)
-             for name in parameter_table(config)}
-  return Weights(softmax, tuple(layers), final_norm)
-
-
-def prefill(
-  weights: Weights, config: ModelConfig, tokens: Int[Array, 'A Q'], lengths: Int[Array, 'A']
-) -> Prefix:
-  """Reads left-padded prefixes; `weights` need relative keys for Q distances."""
-  size = tokens.shape[1]
-  position = jnp.arange(size)
-  distance = position[:, None] - position[None, :]
-  seen = (distance >= 0) & (distance < attention_window(config))
-  valid = position[None, :] >= size - lengths[:, None]
-  mask = (seen[None] & valid[:, None, :])[:, None]
-  column = (size - 1 - jnp.maximum(distance, 0))[None, None]
-
-  x = embed_tokens(weights.softmax, config, tokens)
-  layers = []
-  for layer in weights.layers:
-    normed = _norm_input(layer, config, x)
-    q, k, v = _project(layer, normed)
-    by_distance = _add(
-      jnp.einsum('aid,dnr->ainr', normed, layer['relative'][..., -size:]),
-      layer['relative_bias'][:, -size:]).transpose(0, 2, 1, 3)
-    scores = jnp.einsum('ainh,ajnh->anij', _add(q, layer['content_bias']), k)
-    scores += jnp.take_along_axis(by_distance, column, axis=-1)
-    probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
-    context = jnp.einsum('anij,ajnh->ainh', probability, v)
-    x = _finish_layer(layer, config, x, jnp.tensordot(context, layer['output'], 2))
-    bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
-    layers.append(PrefixLayer(
-      jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
-      jnp.where(valid[:, None], bias, _lowest(bias.dtype)),
-      jnp.einsum('ajnh,nhd->anjd', v, layer['output'])))
-  return Prefix(tuple(layers), _final(weights, x[:, -1]))
-
-
-def decode_step(
-  weights: Weights, config: ModelConfig, prefix: Prefix, filled: Sequence[Chunk],
-  unfilled: Sequence[Chunk], tokens: Int[Array, 'A R'], *, index: Int[Array, ''] | int,
-) -> tuple[Float[Array, 'A R D'], Chunk]:
-  """Reads one new token of every sample: see `Decoder.step`."""
-  size = prefix.layers[0].bias.shape[-1]
-  chunks = chunks_and_flags(filled, unfilled, index)
-  slots = num_slots([chunk for _, chunk in chunks])
-  distance = size + index - jnp.arange(size + slots)
-  seen = (distance > 0) & (distance < attention_window(config))
-
-  x = embed_tokens(weights.softmax, config, tokens)
-  cache = unfilled[0].keys[0].dtype
-  own_scores = functools.partial(jnp.einsum, 'arnh,arnch->arnc')
-  own_context = functools.partial(jnp.einsum, 'arnc,arnch->arnh')
-  keys, values = [], []
-  for i, layer in enumerate(weights.layers):
-    normed = _norm_input(layer, config, x)
-    q, k, v = (y.astype(cache) for y in _project(layer, normed))
-    # One column for each position, distances from size + index down; those below 1 are masked.
-    start = layer['relative'].shape[2] - 1 - size - index
-    relative, relative_bias = (
-      jax.lax.dynamic_slice_in_dim(
-        jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, slots)]), start, size + slots, axis=-1)
-      for r in (layer['relative'], layer['relative_bias']))
-    relative_bias = jnp.where(seen, relative_bias, _lowest(relative_bias.dtype))
-
-    of_prefix = prefix.layers[i]
-    to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
-    bias = of_prefix.bias + relative_bias[None, :, :size]
-    to_prefix += jnp.broadcast_to(bias[:, None], to_prefix.shape)
-    content = _add(q, layer['content_bias'].astype(cache))
-    to_own = jnp.concatenate(
-      [skip_if_empty(used, own_scores, content, chunk.keys[i]) for used, chunk in chunks], axis=-1)
-    to_own += _add(
-      jnp.einsum('ard,dnc->arnc', normed, relative[..., size:]), relative_bias[:, size:])
-    to_self = _add(jnp.einsum('arnh,arnh->arn', content, k)
-                   + jnp.einsum('ard,dn->arn', normed, layer['relative'][..., -1]),
-                   layer['relative_bias'][:, -1])
-    probability = _softmax(jnp.concatenate([to_prefix, to_own, to_self[..., None]], axis=-1))
-
-    context = probability[..., -1:] * v
-    end = size
-    for used, chunk in chunks:
-      begin, end = end, end + num_slots([chunk])
-      context = skip_if_empty(
-        used, own_context, probability[..., begin:end], chunk.values[i], add_to=context)
-    x = _finish_layer(
-      layer, config, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
-      + jnp.einsum(
-        'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
-    keys.append(k[:, :, :, None])
-    values.append(v[:, :, :, None])
-  return _final(weights, x), Chunk(tuple(keys), tuple(values))
 
 
 def _norm_input(layer, config, x):

@@ -1,8 +1,4 @@
-"""One layer of the Transformer-XL (Dai et al. 2019, section 3.3), on a segment and its branches.
-
-Letters: B batch rows, T segment length, M memory length, S = M + T, R = S + P, K branches per row,
-P pieces per branch, Q = K P, N heads, H head width, D model width, F feed-forward width.
-"""
+"""One layer of the Transformer-XL (Dai et al. 2019, section 3.3), on a segment and its branches."""
 
 import functools
 from typing import Any

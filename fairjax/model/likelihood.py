@@ -10,7 +10,7 @@ token is dropped whatever the counts.
 Under a mesh (`jax.set_mesh` and logical axis rules in context) every device computes its rows and
 its part of the vocabulary. One maximum and two sums a token cross devices, and the gradients.
 
-Letters: B rows, T segment length, n tokens, D model width, V vocabulary, E width of a cluster.
+Own letters: n tokens, E width of a cluster.
 """
 
 import functools

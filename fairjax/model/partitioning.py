@@ -46,15 +46,12 @@ def dividing(axes: Sequence[str], sizes: Sequence[int]) -> list[Any]:
   """Mesh axes of each logical axis, or None where its devices do not divide the size."""
   if not _several():
     return [None] * len(axes)
-  mesh = jax.sharding.get_abstract_mesh()
-  return [found if size % math.prod(mesh.shape[name] for name in _names(axis)) == 0 else None
+  return [found if size % parts(axis) == 0 else None
           for axis, found, size in zip(axes, spec(*axes), sizes, strict=True)]
 
 
 def parts(axis: str) -> int:
   """Number of parts into which a logical axis is split."""
-  if not _several():
-    return 1
   mesh = jax.sharding.get_abstract_mesh()
   return math.prod(mesh.shape[name] for name in _names(axis))
 

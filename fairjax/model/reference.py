@@ -2,8 +2,6 @@
 
 `params_from_reference` reads a state dict, `params_to_reference` writes one. So a published
 checkpoint can replace step 1 of the curriculum, and other programs can read our checkpoints.
-
-Letters: L layers, D model width, N heads, H head width, F feed-forward width, V vocabulary.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""The sentiment projection f_sh: from h-bar to the sentiment of the text so far (H-19).
-
-Letters: D model width, E hidden width of the projection.
-"""
+"""The sentiment projection f_sh: from h-bar to the sentiment of the text so far (H-19)."""
 
 import flax.linen as nn
 import jax
@@ -22,7 +19,7 @@ class SentimentProjection(nn.Module):
   @nn.compact
   def __call__(
     self, h_bar: Float[Array, '*S D']
-  ) -> tuple[Float[Array, '*S'], Float[Array, '*S E']]:
+  ) -> tuple[Float[Array, '*S'], Float[Array, '*S E']]:  # E: width of the last hidden layer
     """The log-odds that the sentiment is positive, and the last hidden layer after ReLU (>= 0).
 
     The regulariser compares the latter (H-22); both are float32 or wider. `h_bar` is the mean of

@@ -10,7 +10,8 @@ head entry for each tail, the probability of a word w in tail i is
 Pure functions on a dictionary of parameters, whose names and shapes `parameter_table` gives.
 `likelihood` has the loss, which never holds the logits of all words.
 
-Letters: D model width, V vocabulary, C tail clusters, E_i width and V_i padded size of cluster i.
+Own letters: C tail clusters, E_i width and V_i padded size of cluster i; in blocks of words n
+tokens, E width, V' words of this device.
 """
 
 from collections.abc import Mapping
@@ -184,8 +185,6 @@ def project(hidden: Array, projection: Any) -> Array:
 
 # Logits in blocks of words: normalisers, likelihoods and gradients. This code runs inside
 # `partitioning.per_device`, on one device's tokens and part of the words.
-#
-# Letters: n tokens, E width, V' words of this device.
 
 BLOCK = 1 << 22  # logits that are computed at a time
 # Tokens of a part of `loss_and_gradients`. Each part adds to the gradient of all words, so small

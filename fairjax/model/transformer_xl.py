@@ -3,9 +3,6 @@
 Dai et al. 2019 (arXiv:1901.02860). Huang et al. 2020 (arXiv:1911.03064), section 4, compares
 h(x_1:i) with h(x~_1:i) where only token i differs: in a causal model both share everything before
 i, so the counterfactual is a *branch* of a few more queries, not a second sequence.
-
-Letters: B batch rows, T segment length, M memory length, S = M + T, K branches per row, P pieces
-per branch, N heads, H head width, D model width, V vocabulary, L layers.
 """
 
 import dataclasses

@@ -15,9 +15,9 @@ from fairjax.config import Config, ModelConfig, parse_variant
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import noise, sampler
-from fairjax.model import CausalLM, decoding, language_model
+from fairjax.model import CausalLM, language_model
 from fairjax.model.decoder import DecoderModel, LoraDecoder
-from fairjax.model.decoding import Chunk, write_slot
+from fairjax.model.decoding import Chunk, TransformerXLDecoder, write_slot
 from fairjax.pretrained.checkpoint import open_model
 from fairjax.run.published import run_decoder
 from fairjax.tpu.chips import Slice
@@ -197,7 +197,7 @@ def _sample(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
       *arguments[1:], array(jnp.int32))
   sample = sampler.make_sampler(sampler.platform_of(mesh))
   lower = functools.partial(
-    sample.lower, decoder=decoding.TransformerXLDecoder(model),
+    sample.lower, decoder=TransformerXLDecoder(model),
     max_new_tokens=config.sample.max_new_tokens, end_ids=(1,), stop_ids=(), coupled=True,
     mesh=mesh)  # a single device has one too: it is not the device of this process
   return lower, (*arguments[:3], array(jnp.uint32, values), *arguments[3:])
@@ -222,15 +222,15 @@ def _decode_once(
   mesh,
 ):
   """Reads the prefixes and one new token of every sample, and draws the next one."""
-  size = prefixes.shape[1] + chunk.keys[0].shape[3]
-  weights = decoding.prepare_weights(params, config, num_distances=size)
+  decoder, size = TransformerXLDecoder(config), prefixes.shape[1] + chunk.keys[0].shape[3]
+  weights = decoder.prepare(params, num_positions=size)
 
   def on_device(chunk, tokens, samples, whole):
     weights, prefixes, lengths, seed, template, temperature, index = whole
-    prefix = decoding.prefill(weights, config, prefixes, lengths)
-    hidden, new = decoding.decode_step(weights, config, prefix, (), [chunk], tokens, index=index)
+    prefix, _ = decoder.prefill(weights, prefixes, lengths)
+    hidden, new = decoder.step(weights, prefix, (), [chunk], tokens, index)
     chunk, = write_slot([chunk], new, index)
-    logits = decoding.TransformerXLDecoder(config).logits(weights, hidden) / temperature
+    logits = decoder.logits(weights, hidden) / temperature
     keys = noise.fold_in(noise.stream_key(seed, template, coupled=True), samples[None])
     keys = noise.fold_in(keys, jnp.full(keys[0].shape, index, jnp.uint32))
     gumbel = noise.gumbel(keys, size=config.vocab_size)

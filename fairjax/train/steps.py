@@ -33,10 +33,8 @@ from fairjax.train.sharding import (
   tree_shardings,
 )
 
-# Losses of the curriculum: fairness, sentiment, and the divergence monitor.
-#
-# Letters: B batch rows, T segment length, K branches per row, D width, V vocabulary.
-# Everything is computed in float32 (float64 when the inputs are), also for a model in bfloat16.
+# Losses of the curriculum: fairness, sentiment, and the divergence monitor, in float32 (float64
+# where the inputs are), also for a model in bfloat16. Letters as in `fairjax.model`.
 
 def weighted_mean(
   values: Float[Array, '*S'], weights: Float[Array, '*S'],

@@ -14,7 +14,7 @@ from fairjax.model.decode_time import AveragedDecoder, SteeredDecoder
 from fairjax.model.decoding import TransformerXLDecoder
 
 LENGTHS, NEW = (3, 5, 2), 4
-_logits = jax.jit(continuation_logits, static_argnums=0, static_argnames='stages')
+_logits = jax.jit(continuation_logits, static_argnums=0)
 
 
 def texts(vocab_size, samples):

@@ -20,12 +20,11 @@ CONFIG = ModelConfig(
 OTHER = {'norm': 'pre', 'final_norm': True, 'tie_position_biases': False, 'clamp_len': 5}
 
 make_params = functools.partial(model_oracle.make_params, scale=0.35)
-_logits = jax.jit(
-  decoder_logits, static_argnums=0, static_argnames='stages')
+_logits = jax.jit(decoder_logits, static_argnums=0)
 
 
-def continuation_logits(params, config, *texts, **options):
-  return _logits(TransformerXLDecoder(config), params, *texts, **options)
+def continuation_logits(params, config, *texts):
+  return _logits(TransformerXLDecoder(config), params, *texts)
 
 
 def make_texts(*, lengths=(3, 5, 2), samples=2, new=9, size=6):
@@ -48,21 +47,21 @@ def recomputed_logits(params, config, prefixes, lengths, continuations):
     text = np.concatenate([np.tile(row[-length:], (len(samples), 1)), samples], axis=1)
     memory = init_memory(dataclasses.replace(config, memory_len=0), len(samples))
     # Tokens behind a text change nothing before them: one length compiles once.
-    text = np.pad(text, ((0, 0), (0, 20 - text.shape[1])))
+    text = np.pad(text, ((0, 0), (0, 28 - text.shape[1])))
     end = length + samples.shape[1] - 1
     out.append(np.asarray(step(config, params, text, memory)[1])[:, length - 1:end])
   return np.stack(out)
 
 
-@pytest.mark.parametrize('variant, dtype, limit, stages', [
-  ({}, 'float32', 1e-5, 3), ({}, 'float64', 1e-10, 1), (OTHER, 'float64', 1e-10, 2),
-  ({'norm': 'pre', 'num_layers': 3}, 'float64', 1e-10, 1),
+@pytest.mark.parametrize('variant, dtype, limit, new', [  # a loop for every 10 tokens
+  ({}, 'float32', 1e-5, 22), ({}, 'float64', 1e-10, 9), (OTHER, 'float64', 1e-10, 13),
+  ({'norm': 'pre', 'num_layers': 3}, 'float64', 1e-10, 9),
 ], ids=str)
-def test_cached_is_recomputed(variant, dtype, limit, stages):
+def test_cached_is_recomputed(variant, dtype, limit, new):
   with jax.enable_x64(dtype == 'float64'):
     config = dataclasses.replace(CONFIG, dtype=dtype, **variant)
-    params, texts = make_params(config), make_texts()
-    cached = continuation_logits(params, config, *texts, stages=stages)
+    params, texts = make_params(config), make_texts(new=new)
+    cached = continuation_logits(params, config, *texts)
     expected = recomputed_logits(params, config, *texts)
     assert cached.dtype == dtype and np.ptp(expected) > 2
     np.testing.assert_allclose(cached, expected, rtol=0, atol=limit * max(1, abs(expected).max()))
@@ -71,7 +70,7 @@ def test_cached_is_recomputed(variant, dtype, limit, stages):
 def test_bfloat16_is_near():
   config = dataclasses.replace(CONFIG, dtype='bfloat16')
   params, texts = make_params(config), make_texts()
-  cached = continuation_logits(params, config, *texts, stages=1)
+  cached = continuation_logits(params, config, *texts)
   expected = recomputed_logits(params, dataclasses.replace(CONFIG, dtype='float32'), *texts)
   assert cached.dtype == jnp.float32
   assert np.abs(cached - expected).mean() < 0.02 * np.ptp(expected)
@@ -86,8 +85,8 @@ def test_padding_does_not_matter():
     for row, prefix, length in zip(other, prefixes, lengths, strict=True):
       row[-length:] = prefix[-length:]
     other = jnp.asarray(other)
-    one = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
-    two = continuation_logits(params, config, other, lengths, continuations, stages=1)
+    one = continuation_logits(params, config, prefixes, lengths, continuations)
+    two = continuation_logits(params, config, other, lengths, continuations)
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
 
 
@@ -110,9 +109,9 @@ def test_window_is_that_of_training():
     config = dataclasses.replace(CONFIG, dtype='float64', segment_len=2, memory_len=2)
     params = make_params(config)
     prefixes, lengths, continuations = make_texts()
-    cached = continuation_logits(params, config, prefixes, lengths, continuations, stages=1)
+    cached = continuation_logits(params, config, prefixes, lengths, continuations)
     wide = dataclasses.replace(CONFIG, dtype='float64')
-    wide = continuation_logits(params, wide, prefixes, lengths, continuations, stages=1)
+    wide = continuation_logits(params, wide, prefixes, lengths, continuations)
     assert np.abs(np.asarray(cached) - np.asarray(wide)).max() > 0.05
     for a, r in [(0, 0), (1, 1), (2, 0)]:
       text = np.concatenate([prefixes[a, -lengths[a]:], continuations[a, r]])
@@ -123,23 +122,25 @@ def test_window_is_that_of_training():
 def test_samples_of_a_prefix_share_its_cache():
   """No array repeats the prefix for every sample."""
   params, (prefixes, lengths, _) = make_params(CONFIG), make_texts()
-  prefix = jax.eval_shape(lambda params: decoding.prefill(
-    decoding.prepare_weights(params, CONFIG, num_distances=20), CONFIG, prefixes, lengths), params)
-  shapes = {x.shape for x in jax.tree.leaves(prefix.layers)}
+  decoder = TransformerXLDecoder(CONFIG)
+  prefix, _ = jax.eval_shape(lambda params: decoder.prefill(
+    decoder.prepare(params, num_positions=20), prefixes, lengths), params)
+  shapes = {x.shape for x in jax.tree.leaves(prefix)}
   assert shapes == {(3, 16, 2, 6), (3, 2, 6), (3, 2, 6, 16)}
 
 
 def test_decoding_ends_when_told_to():
   params, (prefixes, lengths, _) = make_params(CONFIG), make_texts()
-  weights = decoding.prepare_weights(params, CONFIG, num_distances=40)
-  prefix = jax.jit(decoding.prefill, static_argnums=1)(weights, CONFIG, prefixes, lengths)
+  decoder = TransformerXLDecoder(CONFIG)
+  weights = decoder.prepare(params, num_positions=40)
+  prefix, _ = jax.jit(decoder.prefill)(weights, prefixes, lengths)
   tokens = jnp.ones((3, 2), jnp.int32)
 
   def consume(carry, hidden, index):
     return carry + 1, tokens, index < 10
 
   steps = decoding.run_decoding(
-    TransformerXLDecoder(CONFIG), weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
+    decoder, weights, prefix, tokens, jnp.int32(0), consume, num_steps=30)
   assert int(steps) == 11
 
 
@@ -181,16 +182,16 @@ def test_chunks_are_read_once_something_is_in_them(index):
     np.testing.assert_allclose(both, 1 + whole, rtol=1e-6)
 
 
-@pytest.mark.parametrize(('places', 'stages'), [
-  (4, 1), (1, 3), *(pytest.param(*case, marks=pytest.mark.weekly) for case in ((1, 1), (4, 3)))])
-def test_the_size_of_a_chunk_does_not_matter(places, stages, monkeypatch):
+@pytest.mark.parametrize(('places', 'steps'), [
+  (4, 11), (1, 4), *(pytest.param(*case, marks=pytest.mark.weekly) for case in ((1, 11), (4, 4)))])
+def test_the_size_of_a_chunk_does_not_matter(places, steps, monkeypatch):
   """Also where a chunk is not full at the end of its loop."""
   with jax.enable_x64(True):
     config = dataclasses.replace(CONFIG, dtype='float64')
     params, texts = make_params(config), make_texts(new=12)
     expected = recomputed_logits(params, config, *texts)
     monkeypatch.setattr(decoding, '_CHUNK_SLOTS', places)
-    found = jax.jit(
-      lambda params, *texts: decoder_logits(
-        TransformerXLDecoder(config), params, *texts, stages=stages))(params, *texts)
+    monkeypatch.setattr(decoding, '_STAGE_STEPS', steps)
+    found = jax.jit(lambda params, *texts: decoder_logits(
+      TransformerXLDecoder(config), params, *texts))(params, *texts)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
