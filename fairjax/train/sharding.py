@@ -114,9 +114,12 @@ def model_problems(config: ModelConfig | DecoderConfig, mesh: Mesh) -> list[str]
   Its axes `fsdp` and `model` must divide some sizes, and its devices run the attention that the
   config names. A vocabulary of unknown size (0) must be padded to a multiple of `model`.
   """
-  if isinstance(config, DecoderConfig):
-    return []  # `tree_shardings` names what an axis does not divide
   found = []
+  if config.dtype == 'float64' and jax.dtypes.canonicalize_dtype('float64') != 'float64':
+    found.append('model.dtype=float64 needs 64-bit numbers of JAX: set JAX_ENABLE_X64=true in the '
+                 'environment')
+  if isinstance(config, DecoderConfig):
+    return found  # `tree_shardings` names what an axis does not divide
   for axis, fields in (('model', ('num_heads', 'ff_dim')), ('fsdp', ('model_dim',))):
     parts, sizes = mesh.shape[axis], {f'model.{f}': getattr(config, f) for f in fields}
     wrong = [f'{field}={size}' for field, size in sizes.items() if size % parts]

@@ -11,11 +11,8 @@ from fairjax.model import attention
 from fairjax.model.attention import (
   attention_keep,
   branch_attention,
-  drop,
   relative_attention,
-  relative_shift,
   shift_by,
-  sinusoids,
 )
 
 N, B, T, M, H, K, P = 2, 2, 5, 3, 4, 3, 2
@@ -31,32 +28,6 @@ def _arrays(*shapes, seed=0):
 def _softmax_average(scores, values):
   weights = np.exp(np.array(scores) - max(scores))
   return (weights / weights.sum()) @ np.array(values), weights / weights.sum()
-
-
-def test_sinusoids_are_sines_then_cosines_of_falling_distances():
-  table = sinusoids(num_distances=7, model_dim=6)
-  for row in range(7):
-    for d in range(3):
-      angle = (6 - row) / 10000 ** (2 * d / 6)
-      np.testing.assert_allclose(table[row, d], np.sin(angle), rtol=0, atol=1e-6)
-      np.testing.assert_allclose(table[row, 3 + d], np.cos(angle), rtol=0, atol=1e-6)
-
-
-def test_clamped_distances_share_an_embedding():
-  table, clamped = (sinusoids(num_distances=7, model_dim=4, clamp_len=c) for c in (-1, 2))
-  np.testing.assert_array_equal(clamped[-3:], table[-3:])
-  np.testing.assert_array_equal(clamped[:4], np.repeat(table[4:5], 4, axis=0))
-
-
-@pytest.mark.parametrize('memory_len', [0, 1, 3, 8])
-def test_relative_shift_is_a_gather_by_distance(memory_len):
-  keys = memory_len + T
-  scores, = _arrays((N, B, T, keys))
-  shifted = np.asarray(relative_shift(jnp.asarray(scores)))
-  for t in range(T):
-    for j in range(memory_len + t + 1):
-      column = keys - 1 - (memory_len + t - j)
-      np.testing.assert_array_equal(shifted[:, :, t, j], scores[:, :, t, column].astype(np.float32))
 
 
 @pytest.mark.parametrize('of_tpus', [False, True])
@@ -156,10 +127,3 @@ def test_scores_are_normalised_in_float32_for_bfloat16():
   np.testing.assert_allclose(coarse.astype(jnp.float32), exact, rtol=0, atol=0.06)
   jaxpr = str(jax.make_jaxpr(lambda a: relative_attention(*a, length))(arrays))
   assert f'f32[{N},{B},{T},{S}] = exp' in jaxpr
-
-
-def test_drop_scales_what_it_keeps():
-  x = jnp.array([1.0, 2.0, 4.0])
-  np.testing.assert_array_equal(
-    drop(x, jnp.array([True, False, True]), rate=0.5), [2.0, 0.0, 8.0])
-  assert drop(x, None, rate=0.5) is x

@@ -115,19 +115,19 @@ def test_bfloat16_is_no_farther_from_float32_than_whole_scores_are(branches):
     assert a < 1.2 * b < 0.05
 
 
+def _equations(jaxpr):
+  """All equations of a jaxpr, those of what it calls too, of conditions both ways."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for called in jax.extend.core.jaxprs_in_params(equation.params):
+      yield from _equations(called)
+
+
 def test_no_array_grows_with_the_square_of_the_segment():
   arrays, length, start = _arrays(64, 64, (4, 4))
   program = jax.make_jaxpr(lambda a: _value_and_gradients(lambda *a: fused_attention(
     *a, start, segment_len=64, block=16, interpret=True), a, length))(arrays)
-  shapes = set()
-
-  def walk(jaxpr):
-    for equation in jaxpr.eqns:
-      shapes.update(v.aval.shape for v in equation.outvars)
-      for inner in jax.extend.core.jaxprs_in_params(equation.params):
-        walk(inner)
-
-  walk(program.jaxpr)
+  shapes = {v.aval.shape for equation in _equations(program.jaxpr) for v in equation.outvars}
   assert not [shape for shape in shapes if np.prod(shape) > 2 * N * B * 144 * H]
 
 
@@ -184,17 +184,6 @@ def test_a_model_with_the_kernel_equals_one_with_whole_scores(monkeypatch, joint
     oracle.jit(jax.grad(lambda p, c=c: loss(p, c)))(params) for c in (kernel, shift))
   assert max(_errors(jax.tree.leaves(ours), jax.tree.leaves(expected))) <= 1e-5
   assert set(calls) == {joint}
-
-
-def _equations(jaxpr):
-  """All equations of a jaxpr, those of what it calls too, of conditions both ways."""
-  for eqn in jaxpr.eqns:
-    yield eqn
-    for called in jax.tree.leaves(
-        list(eqn.params.values()), is_leaf=lambda x: hasattr(x, 'eqns') or hasattr(x, 'jaxpr')):
-      called = getattr(called, 'jaxpr', called)
-      if hasattr(called, 'eqns'):
-        yield from _equations(called)
 
 
 def _product_flops(eqn):

@@ -105,23 +105,14 @@ def test_heads_hold_the_scores_of_one_head(rate):
 
 def test_dropout_is_threefry_of_head_row_position_and_column():
   positions = jnp.array([[3, 0], [7, 2]])
-  keep = attention_keep(SEED, positions, num_heads=2, num_columns=5, rate=0.3)
+  keep = attention_keep(SEED, positions, num_heads=3, num_columns=5, rate=0.3)
   for n, b, q, column in np.ndindex(*keep.shape):
     counters = [n * 2 ** 16 + b, int(positions[b, q]) * 2 ** 16 + column]
     word = jax.extend.random.threefry_2x32(SEED, jnp.array(counters, jnp.uint32))[0]
     assert bool(keep[n, b, q, column]) == (int(word) < 0.7 * 2 ** 32)
-
-
-def test_dropout_has_its_rate_and_depends_on_every_coordinate():
-  positions = jnp.broadcast_to(jnp.arange(64)[None], (4, 64))
-  keep = np.asarray(attention_keep(SEED, positions, num_heads=4, num_columns=128, rate=0.3))
-  assert abs(keep.mean() - 0.7) < 4 * (0.3 * 0.7 / keep.size) ** 0.5
-  for axis in range(4):
-    same = (keep == np.roll(keep, 1, axis)).mean()
-    assert abs(same - (0.7 ** 2 + 0.3 ** 2)) < 0.02
-  some = attention_keep(
-    SEED, positions[:, 5:7], num_heads=2, columns=jnp.full((4, 1, 3), 9), rate=0.3, first_head=2)
-  np.testing.assert_array_equal(some, np.repeat(keep[2:, :, 5:7, 9:10], 3, axis=-1))
+  some = attention_keep(SEED, positions[:, 1:], num_heads=2, columns=jnp.full((2, 1, 3), 4),
+                        rate=0.3, first_head=1)
+  np.testing.assert_array_equal(some, np.repeat(keep[1:, :, 1:, 4:], 3, axis=-1))
   assert attention_keep(None, positions, num_heads=2, num_columns=3, rate=0.3) is None
 
 

@@ -133,24 +133,6 @@ def test_h_bar_of_a_layer_is_that_of_the_model_that_ends_there(published, branch
     assert np.any(weight[:ends]) and not np.any(weight[ends:]), name
 
 
-@families('gemma3', 'gpt2')  # windows; positions that are learned
-def test_a_token_sees_itself_and_what_came_before(published):
-  model, params, expected = published
-  tokens = jnp.asarray(expected['ids'])[:1]
-
-  def state(extra):
-    moved = params | {'embedding': params['embedding'][tokens[0]] + extra}
-    if not model.config.tied:
-      moved['output'] = params['output']
-    ids = jnp.arange(SIZE)[None]
-    return model.apply(moved, ids, NoState()).hidden[0, 7].sum()
-
-  gradient = jax.jit(jax.grad(state))(jnp.zeros((SIZE, model.config.model_dim)))
-  moves = np.abs(gradient).max(-1) > 0
-  assert moves[:8].all() or model.config.windows
-  assert not moves[8:].any()
-
-
 @various
 def test_cached_decoding_equals_whole_passes(published):
   model, params, _ = published

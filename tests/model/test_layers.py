@@ -10,7 +10,7 @@ import pytest
 
 from fairjax.config import ModelConfig
 from fairjax.model import TransformerXL, attention_paths, language_model
-from fairjax.model.attention import attend, attention_keep, drop
+from fairjax.model.attention import drop
 from fairjax.model.attention_kernel import fused_attention
 from fairjax.model.causal_lm import Branches, init_memory
 from fairjax.model.layers import layer_norm, relu_and_drop
@@ -90,42 +90,31 @@ def test_compiled_gradient_of_layer_norm_under_many_cotangents():
   np.testing.assert_allclose(jacobian(layer_norm), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize('rate', [0.0, 0.3])
-def test_attend_has_the_gradients_of_its_formula(rate):
-  with jax.enable_x64(True):
-    rng = np.random.default_rng(2)
-    scores = jnp.asarray(rng.normal(size=(2, 3, 5, 7)))
-    value = jnp.asarray(rng.normal(size=(2, 3, 7, 4)))
-    mask = jnp.broadcast_to(np.tri(5, 7, 2, dtype=bool), (1, 3, 5, 7))
-    seed = jnp.array([3, 4], jnp.uint32) if rate else None
-    keep = attention_keep(
-      seed, jnp.broadcast_to(jnp.arange(5)[None], (3, 5)), num_heads=2, num_columns=7, rate=rate)
-
-    def plain(scores, value):
-      weights = jax.nn.softmax(jnp.where(mask, scores, -1e300), axis=-1)
-      return jnp.einsum('nbts,nbsh->nbth', drop(weights, keep, rate=rate), value)
-
-    gradient = jnp.asarray(rng.normal(size=(2, 3, 5, 4)))
-    found, pull = jax.vjp(lambda s, v: attend(s, v, mask, keep, rate=rate), scores, value)
-    expected, pull_expected = jax.vjp(plain, scores, value)
-    for ours, theirs in [
-        (found, expected), *zip(pull(gradient), pull_expected(gradient), strict=True)]:
-      np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14)
-
-
 @pytest.fixture
 def kernel_here(monkeypatch):
   monkeypatch.setattr(attention_paths, 'fused_attention', functools.partial(
     fused_attention, interpret=True))
 
 
-def kept_by(function, params):
-  """Shapes of what the backward pass keeps; nothing is computed."""
-  return jax.eval_shape(lambda p: jax.vjp(function, p)[1], params)
+B, T, M, D, N, H, F, LAYERS = 2, 128, 128, 32, 2, 16, 64, 3
 
 
-def nbytes(shape):
-  return shape.size * shape.dtype.itemsize
+def long_rows(**options):
+  """A model with tokens, memory and the shapes of its parameters."""
+  config = ModelConfig(
+    vocab_size=11, num_layers=LAYERS, model_dim=D, num_heads=N, head_dim=H, ff_dim=F,
+    segment_len=T, memory_len=M, tie_position_biases=True, **options)
+  model, tokens, memory = TransformerXL(config), jnp.ones((B, T), jnp.int32), init_memory(config, B)
+  return model, tokens, memory, nn.unbox(
+    jax.eval_shape(model.init, jax.random.key(0), tokens, memory))
+
+
+def kept_by_layer(function, params, *, weights):
+  """Bytes of what the backward pass keeps of a layer, with its weights or without."""
+  pull = jax.eval_shape(lambda p: jax.vjp(function, p)[1], params)  # nothing is computed
+  shapes = {x.shape for x in jax.tree.leaves(params['params']['layers'])}
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pull)
+             if x.shape[:1] == (LAYERS,) and (weights or x.shape not in shapes)) / LAYERS
 
 
 @pytest.mark.usefixtures('kernel_here')
@@ -133,24 +122,16 @@ def nbytes(shape):
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
   """Every array once: it fills most of the memory of training, and is written and read."""
-  b, t, m, d, n, h, f, layers = 2, 128, 128, 32, 2, 16, 64, 3
-  config = ModelConfig(
-    vocab_size=11, num_layers=layers, model_dim=d, num_heads=n, head_dim=h, ff_dim=f,
-    segment_len=t, memory_len=m, attention=attention, dtype=dtype, tie_position_biases=True,
-    attention_block=32 if attention == 'blocks' else 128)
-  model, tokens, memory = TransformerXL(config), jnp.ones((b, t), jnp.int32), init_memory(config, b)
-  params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, memory))
-  pull = kept_by(lambda p: model.apply(p, tokens, memory).hidden, params)
-  stacked = [x for x in jax.tree.leaves(pull) if x.shape[:1] == (layers,)]
-  found = sum(nbytes(x) for x in stacked) / layers
-  item, s = jnp.dtype(dtype).itemsize, m + t
+  model, tokens, memory, params = long_rows(
+    attention=attention, dtype=dtype, attention_block=32 if attention == 'blocks' else 128)
+  found = kept_by_layer(lambda p: model.apply(p, tokens, memory).hidden, params, weights=True)
+  item, s = jnp.dtype(dtype).itemsize, M + T
   # The weights of all layers, once, as they are multiplied.
-  weights = item * sum(x.size for x in jax.tree.leaves(params['params']['layers'])) / layers
+  weights = item * sum(x.size for x in jax.tree.leaves(params['params']['layers'])) / LAYERS
   # What goes in; attention and residual; both sides of its norm; feed-forward and residual.
-  states = item * b * t * (4 * d + 2 * n * h + f)
-  kept = states + item * 2 * b * s * n * h
-  kept += 4 * n * b * t * (s if attention == 'shift' else 1)  # weights, or their total
-  kept += item * b * m * d + item * s * n * h  # the memory that it read, the relative keys
+  kept = item * B * T * (4 * D + 2 * N * H + F) + item * 2 * B * s * N * H
+  kept += 4 * N * B * T * (s if attention == 'shift' else 1)  # weights, or their total
+  kept += item * B * M * D + item * s * N * H  # the memory that it read, the relative keys
   assert 0.9 * kept <= found - weights <= 1.05 * kept, (found, weights, kept)
 
 
@@ -158,30 +139,20 @@ def test_what_a_layer_keeps_for_its_backward_pass(attention, dtype):
 @pytest.mark.parametrize('attention', ['shift', 'heads', 'blocks', 'kernel'])
 def test_branches_keep_nothing_of_the_row_again(attention):
   """No second copy of keys, values or states."""
-  b, t, m, d, n, h, f, layers, k, p = 2, 128, 128, 32, 2, 16, 64, 3, 2, 3
-  config = ModelConfig(
-    vocab_size=11, num_layers=layers, model_dim=d, num_heads=n, head_dim=h, ff_dim=f,
-    segment_len=t, memory_len=m, attention=attention, tie_position_biases=True)
-  model, tokens, memory = TransformerXL(config), jnp.ones((b, t), jnp.int32), init_memory(config, b)
-  params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), tokens, memory))
-  first = jnp.ones((b, k), jnp.int32)
-  branches = Branches(tokens=jnp.ones((b, k, p), jnp.int32), start=first, length=p * first,
-                      original_end=first, weight=jnp.ones((b, k)))
-
-  shapes = {x.shape for x in jax.tree.leaves(params['params']['layers'])}
-
-  def kept(function):
-    pull = kept_by(function, params)
-    return sum(nbytes(x) for x in jax.tree.leaves(pull)
-               if x.shape[:1] == (layers,) and x.shape not in shapes) / layers
+  k, p = 2, 3
+  model, tokens, memory, params = long_rows(attention=attention)
+  first = jnp.ones((B, k), jnp.int32)
+  branches = Branches(tokens=jnp.ones((B, k, p), jnp.int32), start=first, length=p * first,
+                      original_end=first, weight=jnp.ones((B, k)))
 
   def outputs(params):
     output = model.apply(params, tokens, memory, branches)
     return output.hidden, output.pairs.h_bar_branch
 
-  more = kept(outputs) - kept(lambda p: model.apply(p, tokens, memory).hidden)
+  more = kept_by_layer(outputs, params, weights=False) - kept_by_layer(
+    lambda p: model.apply(p, tokens, memory).hidden, params, weights=False)
   # States of the pieces, their queries, keys and values, and three weights of each on every key.
-  pieces = 4 * b * k * p * (4 * d + 6 * n * h + f + 3 * n * (m + t + k * p))
+  pieces = 4 * B * k * p * (4 * D + 6 * N * H + F + 3 * N * (M + T + k * p))
   assert 0 < more <= pieces, (more, pieces)
 
 

@@ -83,15 +83,6 @@ def test_nll_and_memory_of_four_segments_equal_the_reference(
     print(f'{name}, {dtype}, block {block}: largest error of nll {worst:.1e}, of memory {far:.1e}')
 
 
-def test_prefixed_names_of_published_checkpoints_are_read(reference):
-  weights, config = reference
-  prefixed = {
-    name if name.startswith('crit.') else f'transformer.{name}': array
-    for name, array in weights.items()}
-  plain, renamed = (params_from_reference(w, config)[1] for w in (weights, prefixed))
-  jax.tree.map(np.testing.assert_array_equal, plain, renamed)
-
-
 def test_untied_position_biases_go_to_their_layers(reference):
   weights, config = reference
   rng = np.random.default_rng(0)
@@ -108,20 +99,6 @@ def test_untied_position_biases_go_to_their_layers(reference):
   assert 'content_bias' not in params
 
 
-@pytest.mark.parametrize(('change', 'message'), [
-  ({'cutoffs': [50]}, r'crit.cluster_weight \(1, 32\) lacks'),
-  ({'div_val': 2}, 'div_val=2'),
-  ({'d_inner': 65}, r'has shape \(64, 32\), the arguments say \(65, 32\)'),
-  ({'n_layer': 2}, r'layers.2.dec_attn.qkv_net.weight \(96, 32\) is not understood'),
-  ({'n_layer': 4}, r'layers.3.dec_attn.qkv_net.weight \(96, 32\) lacks'),
-])
-def test_what_does_not_fit_is_refused_with_names_and_shapes(reference, change, message):
-  weights, config = reference
-  with pytest.raises(UserError, match=message) as error:
-    params_from_reference(weights, config | change)
-  assert '\n' not in str(error.value)
-
-
 def test_everything_that_does_not_fit_is_named_at_once(adaptive):
   weights, config = adaptive
   del weights['crit.out_projs.0'], weights['r_w_bias']
@@ -134,14 +111,11 @@ def test_everything_that_does_not_fit_is_named_at_once(adaptive):
     assert words in str(error.value)
 
 
-def test_untied_softmax_and_missing_arguments_are_refused(reference):
+def test_an_untied_softmax_is_refused(reference):
   weights, config = reference
-  del config['mem_len']
-  with pytest.raises(UserError, match='mem_len'):
-    params_from_reference(weights, config)
   weights['crit.out_layers.0.weight'] = weights['crit.out_layers.0.weight'] + 1
   with pytest.raises(UserError, match='tied'):
-    params_from_reference(weights, config | {'mem_len': 16})
+    params_from_reference(weights, config)
 
 
 @pytest.mark.parametrize('prefix', [False, True])
@@ -188,21 +162,22 @@ def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
   np.testing.assert_array_equal(params['cluster_weight'], weights['crit.cluster_weight'])
   np.testing.assert_array_equal(theirs, weights['crit.cluster_weight'][::-1])
   assert config.tie_projections == (False, True, True, True)
-  with pytest.raises(UserError, match='cluster_order'):
-    params_from_reference(weights, arguments | {'cluster_order': 'up'})
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
   ({'n_token': 'a'}, 'arguments: Expected `int`, got `str` - at `.*n_token`'),
   ({'n_layer': None}, 'n_layer'),
+  ({'mem_len': None}, 'mem_len'),
   ({'d_model': -32}, 'int` >= 1 - at `.*d_model`'),
   ({'cutoffs': 20}, 'array`, got `int` - at `.*cutoffs`'),
   ({'cutoffs': [20, 'b']}, 'int`, got `str` - at `.*cutoffs'),
+  ({'div_val': 2}, 'div_val=2'),
   ({'cutoffs': [60, 20]}, r'cutoffs=\[60, 20\] must rise'),
   ({'cutoffs': [20], 'div_val': 3}, 'div_val=3 .* does not divide d_model=32'),
   ({'cutoffs': [20], 'div_val': 2, 'tie_projs': [True]}, 'tie_projs has 1 values, there are 2'),
   ({'layer_norm_epsilon': 1e-6}, 'layer_norm_epsilon=1e-06 is not covered'),
   ({'cluster_order': ['forward']}, 'cluster_order=.* is not one of'),
+  ({'cluster_order': 'up'}, 'cluster_order=.* is not one of'),
 ])
 def test_arguments_of_another_type_are_named(reference, arguments, message):
   weights, config = reference

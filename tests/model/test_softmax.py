@@ -190,15 +190,19 @@ def test_the_mean_whose_forward_pass_makes_the_gradients_is_that_of_all_scores(
     np.testing.assert_allclose(mean, found[0] / 3, atol=1e-12)
 
 
+def _compiled_gradients(config, length, loss):
+  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
+            for name, p in parameter_table(config).items()}
+  hidden = jax.ShapeDtypeStruct((4, length, config.model_dim), jnp.float32)
+  targets = jax.ShapeDtypeStruct((4, length), jnp.int32)
+  return jax.jit(jax.value_and_grad(loss, (0, 1))).lower(params, hidden, targets).compile()
+
+
 @pytest.mark.parametrize('words, products, loops', [(8192, 3, 4), (32768, 4, 8)])
 def test_the_mean_costs_three_products_up_to_16_thousand_words(words, products, loops):
   config = ModelConfig(vocab_size=words, model_dim=512, num_heads=4, head_dim=128)
-  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
-            for name, p in parameter_table(config).items()}
-  hidden = jax.ShapeDtypeStruct((4, 256, 512), jnp.float32)
-  targets = jax.ShapeDtypeStruct((4, 256), jnp.int32)
-  step = jax.jit(jax.value_and_grad(lambda p, h, t: mean_nll(p, config, h, t), (0, 1)))
-  compiled = step.lower(params, hidden, targets).compile()
+  compiled = _compiled_gradients(
+    config, 256, lambda p, h, t: mean_nll(p, config, h, t))
   once = 2 * 4 * 256 * 512 * words / loops  # XLA counts the body of a loop once
   assert compiled.cost_analysis()['flops'] == pytest.approx(products * once, rel=0.01)
   table = words * 512 * 4
@@ -207,14 +211,10 @@ def test_the_mean_costs_three_products_up_to_16_thousand_words(words, products, 
 
 def test_neither_pass_holds_the_scores_of_all_words():
   config = ModelConfig(vocab_size=100_000, model_dim=32, num_heads=2, head_dim=16)
-  params = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32)
-            for name, p in parameter_table(config).items()}
-  hidden = jax.ShapeDtypeStruct((4, 128, 32), jnp.float32)
-  targets = jax.ShapeDtypeStruct((4, 128), jnp.int32)
 
   def temporaries(nll):
-    step = jax.jit(jax.grad(lambda p, h, t: nll(p, h, t).sum(), (0, 1)))
-    return step.lower(params, hidden, targets).compile().memory_analysis().temp_size_in_bytes
+    compiled = _compiled_gradients(config, 128, lambda p, h, t: nll(p, h, t).sum())
+    return compiled.memory_analysis().temp_size_in_bytes
 
   scores = 512 * config.vocab_size * 4
   table = config.vocab_size * 32 * 4
@@ -357,11 +357,9 @@ def test_likelihoods_are_sums_in_float32(name, block):
 
 @pytest.mark.parametrize('name', ['plain', 'padded'])
 @pytest.mark.parametrize('way', ['mean', 'mean of tokens'])
-def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, monkeypatch):
+def test_the_mean_and_its_gradients_are_sums_in_float32(name, way, few_at_once):
   config = MODELS[name]
-  monkeypatch.setattr(likelihood, '_WHOLE', 0)  # as large inputs go
-  monkeypatch.setattr(softmax, '_PART_TOKENS', 1)
-  monkeypatch.setattr(softmax, '_PART_LOGITS', 40 * 224)  # of 256 tokens
+  few_at_once(40, 224)
   params, hidden, targets, read = _bfloat16_inputs(config)
 
   def loss(params, hidden):

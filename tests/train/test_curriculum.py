@@ -72,6 +72,13 @@ def uninterrupted(tmp_path_factory):
   return {stage: _train(_curriculum(workdir), stage) for stage in ('lm', 'sentiment', 'debias')}
 
 
+@pytest.fixture
+def finished(tmp_path, uninterrupted):
+  """A workdir in which step 1 is done."""
+  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+  return tmp_path
+
+
 class DelayedStop(StopSignal):
   """A signal that comes `steps` steps after it was announced."""
 
@@ -138,13 +145,11 @@ def test_the_control_of_a_sentiment_variant_differs_in_f_sh_alone(tmp_path, unin
   ({'seed': 5}, 'v', 'belongs to another run: config is'),
   ({'model': dataclasses.replace(CONFIG.model, ff_dim=64)}, 'v', 'config is'),
   ({}, 'w', 'vocabulary is vvvvvvvvvvvv..., expected wwwwwwwwwwww...')])
-def test_a_checkpoint_of_another_run_is_refused(
-    tmp_path, uninterrupted, change, vocabulary, message):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+def test_a_checkpoint_of_another_run_is_refused(finished, change, vocabulary, message):
   other, feed = dataclasses.replace(CONFIG, **change), ArrayFeed()
   feed.vocabulary_fingerprint = vocabulary * 64
   with pytest.raises(UserError, match=message):
-    _train(_curriculum(tmp_path, config=other, feed=feed), 'lm')
+    _train(_curriculum(finished, config=other, feed=feed), 'lm')
 
 
 def _damage(folder, step):
@@ -158,59 +163,54 @@ def _damage(folder, step):
 
 
 @pytest.mark.tf
-def test_a_finished_stage_counts_for_a_run_of_other_memory_speed_and_log(tmp_path, uninterrupted):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+def test_a_finished_stage_counts_for_a_run_of_other_memory_speed_and_log(finished, uninterrupted):
   lines, other = [], dataclasses.replace(
     CONFIG, model=dataclasses.replace(CONFIG.model, remat='full', attention='blocks'),
     lm=dataclasses.replace(CONFIG.lm, grad_accum_steps=2, log_every=7))
-  found = _train(_curriculum(tmp_path, config=other, log=lines.append), 'lm')
+  found = _train(_curriculum(finished, config=other, log=lines.append), 'lm')
   assert found.digest == uninterrupted['lm'].digest and len(lines) == 1
   with pytest.raises(UserError, match='config'):
-    _train(_curriculum(tmp_path, config=dataclasses.replace(
+    _train(_curriculum(finished, config=dataclasses.replace(
       CONFIG, lm=dataclasses.replace(CONFIG.lm, clip_norm=1.0))), 'lm')
 
 
 @pytest.mark.tf
 def test_a_finished_stage_with_a_damaged_checkpoint_is_trained_again_from_an_older_one(
-    tmp_path, uninterrupted):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
-  folder, lines = _damage(tmp_path / 'lm', 7), []
-  found = _train(_curriculum(tmp_path, log=lines.append), 'lm')
+    finished, uninterrupted):
+  folder, lines = _damage(finished / 'lm', 7), []
+  found = _train(_curriculum(finished, log=lines.append), 'lm')
   assert found.digest == uninterrupted['lm'].digest
   assert 'is damaged' in lines[0] and 'DAMAGED CHECKPOINT: step 7' in lines[1]
   assert 'resumes after step 6' in lines[2]
   assert folder.with_name('7.corrupt').is_dir() and folder.is_dir()
   lines.clear()
-  _train(_curriculum(tmp_path, log=lines.append), 'lm')
+  _train(_curriculum(finished, log=lines.append), 'lm')
   assert lines == ['[lm] finished earlier: nothing to do']
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize('done', [True, False])
-def test_a_stage_with_no_good_checkpoint_is_refused_and_left_as_it_is(
-    tmp_path, uninterrupted, done):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
+def test_a_stage_with_no_good_checkpoint_is_refused_and_left_as_it_is(finished, done):
   for step in (6, 7):
-    _damage(tmp_path / 'lm', step)
+    _damage(finished / 'lm', step)
   if not done:
-    (tmp_path / 'lm' / 'DONE').unlink()
-  before = {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()}
+    (finished / 'lm' / 'DONE').unlink()
+  before = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
   with pytest.raises(UserError, match='holds 2 checkpoints and none can be used'):
-    _train(_curriculum(tmp_path), 'lm')
-  assert {p: p.read_bytes() for p in tmp_path.rglob('*') if p.is_file()} == before
+    _train(_curriculum(finished), 'lm')
+  assert {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()} == before
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize('damage', [None, b'', b'{"digest": "0"}'])
-def test_a_lost_or_damaged_done_marker_is_made_again(tmp_path, uninterrupted, damage):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
-  path = tmp_path / 'lm' / 'DONE'
+def test_a_lost_or_damaged_done_marker_is_made_again(finished, damage):
+  path = finished / 'lm' / 'DONE'
   whole = path.read_bytes()
   if damage is None:
     path.unlink()
   else:
     path.write_bytes(damage)
-  _train(_curriculum(tmp_path), 'lm')
+  _train(_curriculum(finished), 'lm')
   assert path.read_bytes() == whole
 
 
@@ -272,18 +272,20 @@ def test_an_imported_model_that_is_lost_is_never_replaced_by_a_trained_one(
 @pytest.mark.tf
 @pytest.mark.parametrize('step', [6, 7])
 def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
-    tmp_path, uninterrupted, step):
+    tmp_path, uninterrupted, step, monkeypatch):
   class Killed(Exception):
     pass
 
+  def evaluate(*_):
+    raise Killed
+
   def kill(line):  # the checkpoint is being written, the evaluation has not begun
     if f'[lm] step {step}/' in line:
-      curriculum = next(c for c in made)
-      object.__setattr__(curriculum, '_evaluate_lm', _raise(Killed))
+      monkeypatch.setattr('fairjax.train.curriculum.evaluate_nll', evaluate)
 
-  made = [_curriculum(tmp_path, log=kill)]
   with pytest.raises(Killed):
-    _train(made[0], 'lm')
+    _train(_curriculum(tmp_path, log=kill), 'lm')
+  monkeypatch.undo()
   valid = [x['step'] for x in read_metrics(tmp_path / 'lm' / 'metrics.jsonl')
            if x['kind'] == 'valid']
   assert step not in valid
@@ -292,13 +294,6 @@ def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
                       if x['kind'] == 'valid'] for t in (found, uninterrupted['lm']))
   assert lines == expected and [x['step'] for x in lines] == [3, 6, 7]
   assert read_done(found.directory) == read_done(uninterrupted['lm'].directory)
-
-
-def _raise(error):
-  def function(*_):
-    raise error
-
-  return function
 
 
 class FaultyFeed(ArrayFeed):
@@ -397,9 +392,8 @@ def test_a_guard_skips_spikes_by_mean_and_deviation():
 
 
 @pytest.mark.tf
-def test_f_sh_on_eight_devices_is_that_of_one(tmp_path, uninterrupted):
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
-  found = _train(_curriculum(tmp_path, devices=8), 'sentiment')
+def test_f_sh_on_eight_devices_is_that_of_one(finished, uninterrupted):
+  found = _train(_curriculum(finished, devices=8), 'sentiment')
   assert found.identity == uninterrupted['sentiment'].identity
   for a, b in zip(*(jax.tree.leaves(t.params) for t in (found, uninterrupted['sentiment'])),
                   strict=True):
@@ -407,11 +401,10 @@ def test_f_sh_on_eight_devices_is_that_of_one(tmp_path, uninterrupted):
 
 
 @pytest.mark.tf
-def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(tmp_path, uninterrupted):
+def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(finished):
   config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
     CONFIG.debias, steps=60, log_every=20, eval_every=60, checkpoint_every=60))
-  shutil.copytree(uninterrupted['lm'].directory, tmp_path / 'lm')
-  curriculum = _curriculum(tmp_path, config=config)
+  curriculum = _curriculum(finished, config=config)
   lm, trained = curriculum.train([LM, _variant('embedding', 100.0)]).values()
   lines = [x for x in read_metrics(trained.directory / 'metrics.jsonl') if x['kind'] == 'train']
   assert lines[-1]['fairness_loss/embedding'] < 0.5 * lines[0]['fairness_loss/embedding']
@@ -472,24 +465,6 @@ def test_the_monitor_is_the_divergence_of_the_swapped_from_the_original_prefix()
   np.testing.assert_allclose(value, (kl * weight).sum() / weight.sum(), rtol=1e-9)
 
 
-@pytest.mark.tf
-def test_without_the_monitor_the_step_is_the_same_and_logs_no_divergence(
-    tmp_path, uninterrupted):
-  found = {}
-  for every in (0, 1):
-    config = dataclasses.replace(CONFIG, debias=dataclasses.replace(
-      CONFIG.debias, monitor_every=every))
-    shutil.copytree(uninterrupted['lm'].directory, tmp_path / str(every) / 'lm')
-    curriculum = _curriculum(tmp_path / str(every), config=config)
-    _, found[every] = curriculum.train([LM, _variant('embedding', 10.0)]).values()
-  lines = {every: [x for x in read_metrics(run.directory / 'metrics.jsonl')
-                   if x['kind'] == 'train'] for every, run in found.items()}
-  assert lines[0] and all({'kl', 'js'} <= set(x) for x in lines[1])
-  assert not any({'kl', 'js'} & set(x) for x in lines[0])
-  for a, b in zip(lines[0], lines[1], strict=True):
-    assert a['fairness_loss/embedding'] == pytest.approx(b['fairness_loss/embedding'], rel=1e-4)
-
-
 # Variants of step 3.
 
 @pytest.mark.parametrize(('text', 'name', 'change'), [
@@ -538,16 +513,7 @@ class OtherFeed(ArrayFeed):
   """Counterfactual text: other tokens in the same vocabulary."""
 
   def _batch(self, step, rows, branches):
-    batch = super()._batch(step + 500, rows, branches)
-    return batch
-
-
-def leaves(trained):
-  return [np.asarray(x) for x in jax.tree.leaves(trained.params)]
-
-
-def differ(a, b):
-  return any((x != y).any() for x, y in zip(leaves(a), leaves(b), strict=True))
+    return super()._batch(step + 500, rows, branches)
 
 
 def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path):
@@ -563,7 +529,6 @@ def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path)
   for stage in stages:
     results[stage.name] = curriculum.run(stage, results)
   lm, control, dropout, cda = results.values()
-  assert differ(control, dropout) and differ(control, cda) and differ(dropout, cda)
   assert len({x.digest for x in (control, dropout, cda)}) == 3
   assert len({x.identity.config for x in (control, dropout, cda)}) == 3
   assert [x.identity.method for x in (control, dropout, cda)] == ['none', 'dropout', 'cda']

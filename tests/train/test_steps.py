@@ -13,7 +13,6 @@ from model_oracle import golden_decoder
 
 from fairjax.config import DebiasConfig, MeshConfig, SentimentConfig, TrainConfig
 from fairjax.data.token_store import DocumentRows
-from fairjax.model.causal_lm import Branches, Documents
 from fairjax.train import make_mesh
 from fairjax.train import steps as losses
 from fairjax.train.optimizer import Adam
@@ -48,24 +47,6 @@ def test_cosine_loss_of_zero_vectors_is_one_with_finite_gradient():
   assert np.isfinite(np.asarray(gradient)).all()
 
 
-def test_cosine_loss_gradient_is_that_of_finite_differences():
-  a, b = RNG.normal(size=(2, 2, 3, 4))
-  weights = np.array([[1.0, 0.0, 2.0], [0.5, 1.0, 0.0]])
-  with jax.enable_x64(True):
-    def loss(x):
-      return float(losses.cosine_fairness_loss(jnp.asarray(x), jnp.asarray(b),
-                                               jnp.asarray(weights)))
-    gradient = np.asarray(jax.grad(losses.cosine_fairness_loss)(
-      jnp.asarray(a), jnp.asarray(b), jnp.asarray(weights)))
-  numeric = np.zeros_like(a)
-  with jax.enable_x64(True):
-    for index in np.ndindex(a.shape):
-      step = np.zeros_like(a)
-      step[index] = 1e-6
-      numeric[index] = (loss(a + step) - loss(a - step)) / 2e-6
-  np.testing.assert_allclose(gradient, numeric, atol=1e-9)
-
-
 def test_divergences_are_scipy_ones():
   p, q = RNG.normal(size=(2, 2, 3, 7))
   weights = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
@@ -94,14 +75,7 @@ def test_binary_cross_entropy_is_the_log_likelihood_and_stays_finite():
   np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('weights, expected', [([1, 1], 2.0), ([0, 3], 3.0), ([0, 0], 0.0)])
-def test_weighted_mean(weights, expected):
-  found = losses.weighted_mean(jnp.array([1.0, 3.0]), jnp.array(weights, jnp.float32))
-  assert float(found) == expected
-
-
 B, T, K, P, N = 3, 14, 4, 2, 2
-DECODERS = [('llama', (1,)), ('gpt2', ())]
 
 
 def document_batch(start_ids):
@@ -156,7 +130,7 @@ def document_texts(batch):
           [jnp.asarray(np.array(x)) for x in zip(*pairs, strict=True)])
 
 
-@pytest.mark.parametrize(('name', 'start_ids'), DECODERS)
+@pytest.mark.parametrize(('name', 'start_ids'), [('llama', (1,)), ('gpt2', ())])
 @jax.enable_x64()
 def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
   (model, params), batch, weight = golden_decoder(name), document_batch(start_ids), 3.0
@@ -184,6 +158,7 @@ def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
     return nll + weight * ((1 - cosine) * used).sum() / used.sum(), nll
 
   (loss, nll), gradient = slow(params)
+  assert not {'kl', 'js'} & metrics.keys()  # without the monitor
   assert float(plain['loss'][0]) == pytest.approx(float(nll), rel=1e-12)
   assert float(metrics['total_loss'][0]) == pytest.approx(float(loss), rel=1e-12)
   first_moment = state.opt_state[1].mu
@@ -191,31 +166,3 @@ def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
                                                        atol=1e-11), first_moment, gradient)
   assert weights.sum() == batch['weights'].sum()
   assert used.sum() == pytest.approx(batch['branch_weight'].sum()) and len(used) > used.sum() + 3
-
-
-@pytest.mark.parametrize(('name', 'start_ids'), DECODERS)
-@jax.enable_x64()
-def test_nothing_of_one_document_reaches_another(name, start_ids):
-  (model, params), batch = golden_decoder(name), document_batch(start_ids)
-  row = {name: jnp.asarray(x[:1]) for name, x in batch.items()}
-  pieces = row['branch_tokens'].reshape(1, -1)
-  embedded = params['embedding'][jnp.concatenate([row['inputs'], pieces], axis=1)[0]]
-  # Each place of the row has an embedding of its own.
-  ids = jnp.arange(T + pieces.size)[None]
-  branches = Branches.from_batch(row | {'branch_tokens': ids[:, T:].reshape(1, K, P + N)})
-
-  def outputs(extra):
-    output = model.apply(
-      params | {'embedding': embedded.at[:T].add(extra)}, ids[:, :T], model.init_state(1), branches,
-      documents=Documents.from_batch(row))
-    return output.hidden[0].sum(-1), output.pairs.h_bar_branch[0].sum(-1).reshape(K, -1)[:, 0]
-
-  of_row, of_branch = (np.abs(np.asarray(x)).max(-1) > 0 for x in jax.jit(jax.jacrev(outputs))(
-    jnp.zeros((T, model.config.model_dim))))
-  segments, place = np.asarray(row['segment_ids'][0]), np.arange(T)
-  same = segments[:, None] == segments
-  np.testing.assert_array_equal(of_row, same & (place[:, None] >= place))
-  assert segments.max() > 0 and same.sum() < T * T
-  for k in np.flatnonzero(row['branch_weight'][0]):
-    start = row['branch_start'][0, k]
-    np.testing.assert_array_equal(of_branch[k], same[start] & (place < start))
