@@ -109,8 +109,9 @@ def generate(
   path = pathlib.Path(path)
   prefixes = list(attribute.prefixes() if prefixes is None else prefixes)
   work = Work(path, prefixes, attribute, sample.samples)
-  if decoder.vocab_size < vocabulary.size:
-    raise UserError(f'the model has {decoder.vocab_size} ids, the vocabulary {vocabulary.size}: '
+  ids = decoder.config.vocab_size
+  if ids < vocabulary.size:
+    raise UserError(f'the model has {ids} ids, the vocabulary {vocabulary.size}: '
                     'they do not belong together')
   check_inputs(prefixes, attribute, vocabulary, positions=decoder.max_positions,
                new_tokens=sample.max_new_tokens)

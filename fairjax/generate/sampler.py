@@ -152,11 +152,11 @@ def _sample_on_device(
     logits = (logits if bias is None else logits + bias[None, None]) / temperature
     if not coupled:
       return noise.choose(position_keys, logits)
-    gumbel = noise.gumbel(position_keys, size=decoder.vocab_size)
+    gumbel = noise.gumbel(position_keys, size=decoder.config.vocab_size)
     shape = (num_values, *gumbel.shape[1:])
     return argmax(jnp.broadcast_to(logits, shape) + jnp.broadcast_to(gumbel, shape))
 
-  scored, drawn = count_blocks(num_samples, num_values, decoder.vocab_size, platform)
+  scored, drawn = count_blocks(num_samples, num_values, decoder.config.vocab_size, platform)
 
   def find_and_choose(hidden, *position_keys):
     """Next tokens [A, r] of hidden states [A, r or 1, D]."""

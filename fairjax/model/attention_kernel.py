@@ -146,9 +146,8 @@ class Tiling:
 
 def split_refs(refs: Sequence[Any], *sizes: int) -> list[Sequence[Any]]:
   """Splits the references of a kernel into consecutive groups of these sizes."""
-  ends = list(itertools.accumulate(sizes))
-  assert ends[-1] == len(refs), (ends, len(refs))
-  return [refs[end - size:end] for size, end in zip(sizes, ends, strict=True)]
+  left = iter(refs)
+  return [list(itertools.islice(left, size)) for size in sizes]
 
 
 def dot(tiling: Tiling, a: Array, b: Array, dimensions: str) -> Array:
@@ -476,8 +475,7 @@ def backward(
   num_rows = tiling.num_rows
   memory_length, start = places
 
-  def query_block(i, j):
-    # A skipped tile names the block of its computed neighbour, so that no block is copied for it.
+  def query_block(i, j):  # of a skipped tile as in the forward pass
     return jnp.maximum(i, j - tiling.memory_blocks)
 
   def distances(later):
@@ -827,7 +825,7 @@ def _forward(tiling, query, key_value, relative, content_bias, position_bias, pl
     jax.ShapeDtypeStruct(query.shape, query.dtype),
     jax.ShapeDtypeStruct((num_heads, num_rows, 1, queries), jnp.float32)]
   out_specs = [of_queries, pl.BlockSpec((1, 1, 1, block), lambda n, b, i, j, _: (n, b, 0, i))]
-  scratch: list[tuple[int, ...]] = [(block, 1), (block, 1), (block, width)]
+  scratch = [(block, 1), (block, 1), (block, width)]
   if tiling.num_branches:
     size = tiling.branch_rows
     inputs += Rows(query, key_value, relative, *rows_of(tiling, start))

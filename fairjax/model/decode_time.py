@@ -23,11 +23,8 @@ class DecodeTime(Decoder):
   base: Decoder
   strength: float
 
-  num_layers = property(lambda self: self.base.num_layers)
-  num_heads = property(lambda self: self.base.num_heads)
-  head_dim = property(lambda self: self.base.head_dim)
-  vocab_size = property(lambda self: self.base.vocab_size)
-  dtype = property(lambda self: self.base.dtype)
+  config = property(lambda self: self.base.config)
+  cached_heads = property(lambda self: self.base.cached_heads)
   max_positions = property(lambda self: self.base.max_positions)
 
   def describe(self) -> dict[str, Any]:

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from fairjax.config import model_identity
 from fairjax.model import partitioning
 from fairjax.model.causal_lm import (
   REMAT,
@@ -471,22 +470,18 @@ class CachedDecoder(Decoder):
   config: DecoderConfig
   unused: tuple[int, ...] = ()  # ids that are never drawn
 
-  num_layers = property(lambda self: self.config.num_layers)
-  num_heads = property(lambda self: self.config.num_kv_heads)  # of the caches
-  head_dim = property(lambda self: self.config.head_dim)
-  vocab_size = property(lambda self: self.config.vocab_size)
-  dtype = property(lambda self: self.config.dtype)
+  cached_heads = property(lambda self: self.config.num_kv_heads)
   max_positions = property(lambda self: self.config.max_positions)
 
   def describe(self) -> dict[str, Any]:
     """The model's configuration, and how many ids are never drawn."""
-    return model_identity(dataclasses.asdict(self.config)) | {'unused': len(self.unused)}
+    return super().describe() | {'unused': len(self.unused)}
 
   def prepare(self, params, *, num_positions):
     """Parameters in the compute dtype, cut by layer: their loop is unrolled."""
-    dtype = jnp.dtype(self.config.dtype)
-    cast = jax.tree.map(lambda a: jnp.asarray(a).astype(dtype), params)
-    layers = [jax.tree.map(lambda a, i=i: a[i], cast['layers']) for i in range(self.num_layers)]
+    c = self.config
+    cast = jax.tree.map(lambda a: jnp.asarray(a).astype(jnp.dtype(c.dtype)), params)
+    layers = [jax.tree.map(lambda a, i=i: a[i], cast['layers']) for i in range(c.num_layers)]
     return cast | {'layers': layers}
 
   def prefill(self, weights, tokens, lengths):
@@ -560,4 +555,4 @@ class CachedDecoder(Decoder):
       logits = vocab_logits(weights, self.config, rows).reshape(*hidden.shape[:-1], -1)
     if not self.unused:
       return logits, None
-    return logits, jnp.zeros(self.vocab_size, logits.dtype).at[np.array(self.unused)].set(-jnp.inf)
+    return logits, jnp.zeros(logits.shape[-1], logits.dtype).at[np.array(self.unused)].set(-jnp.inf)

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fairjax.config import ModelConfig, model_identity
 from fairjax.model.attention import sinusoids
+from fairjax.model.decoder_config import DecoderConfig
 from fairjax.model.softmax import embed_tokens, logits_and_bias, parameter_table
 
 # The loop that reads new tokens one by one, for any decoder that caches keys and values. Keys and
@@ -56,20 +57,21 @@ class Decoder(abc.ABC):
   programs are cached by it. Parameters, and the weights made of them, are arguments of its methods.
   """
 
-  num_layers: int
-  num_heads: int
-  head_dim: int
-  vocab_size: int
-  dtype: str  # of the computation
+  config: ModelConfig | DecoderConfig
   max_positions: int | None = None  # most tokens of prefix and continuation; None: no limit
+
+  @property
+  def cached_heads(self) -> int:
+    """Heads of keys and values."""
+    return self.config.num_heads
 
   def cache_shape(self, rows: tuple[int, int]) -> tuple[int, int]:
     """Rows and samples of the keys and values of [A, R] continuations."""
     return rows
 
-  @abc.abstractmethod
   def describe(self) -> dict[str, Any]:
     """Everything besides the parameters on which the logits depend, as JSON values."""
+    return model_identity(dataclasses.asdict(self.config))
 
   @abc.abstractmethod
   def prepare(self, params: Any, *, num_positions: int) -> Any:
@@ -174,11 +176,12 @@ def run_decoding(
   platform: str | None = None,  # 'cpu' or another; None: JAX's default
 ) -> Any:  # the last carry
   """Reads up to `num_steps` new tokens; call it under `jax.jit`."""
-  most = max(1, min(_MAX_STAGES, _MAX_LAYERS // decoder.num_layers))
+  c = decoder.config
+  most = max(1, min(_MAX_STAGES, _MAX_LAYERS // c.num_layers))
   stages = min(-(-num_steps // _STAGE_STEPS), most)
   ends = sorted({-(-num_steps * (i + 1) // stages) for i in range(stages)} - {0})
   platform = platform or jax.default_backend()
-  dtype = cache_dtype(decoder.dtype, platform)
+  dtype = cache_dtype(c.dtype, platform)
   begin, state, filled = 0, (jnp.int32(0), first, jnp.bool_(True), carry), ()
 
   def body(begin, filled, loop):
@@ -191,8 +194,8 @@ def run_decoding(
     return (index + 1, tokens, go_on, carry), chunks
 
   def empty(slots):
-    shape = (*decoder.cache_shape(first.shape), decoder.num_heads, slots, decoder.head_dim)
-    return Chunk(*[(jnp.zeros(shape, dtype),) * decoder.num_layers] * 2)
+    shape = (*decoder.cache_shape(first.shape), decoder.cached_heads, slots, c.head_dim)
+    return Chunk(*[(jnp.zeros(shape, dtype),) * c.num_layers] * 2)
 
   for end in ends:
     most = _CHUNK_SLOTS if platform == 'cpu' else end - begin
@@ -231,16 +234,6 @@ class TransformerXLDecoder(Decoder):
   """Cached decoding of a Transformer-XL."""
 
   config: ModelConfig
-
-  num_layers = property(lambda self: self.config.num_layers)
-  num_heads = property(lambda self: self.config.num_heads)
-  head_dim = property(lambda self: self.config.head_dim)
-  vocab_size = property(lambda self: self.config.vocab_size)
-  dtype = property(lambda self: self.config.dtype)
-
-  def describe(self) -> dict[str, Any]:
-    """The model's configuration."""
-    return model_identity(dataclasses.asdict(self.config))
 
   @property
   def _window(self) -> int:

@@ -210,10 +210,6 @@ _UNFINISHED = re.compile(r'\d+\.(orbax-checkpoint-tmp.*|deleted)')
 _SPARE = 1.1  # free space wanted for one step, by its size
 
 
-class CheckpointError(Fault):
-  """A checkpoint could not be written, twice."""
-
-
 class Restored(NamedTuple):
   """A step that was read."""
 
@@ -308,7 +304,7 @@ class CheckpointStore:
     error = self._settle()
     if error is not None or step not in self.steps():
       self._clean()
-      raise CheckpointError(
+      raise Fault(
         f'step {step} could not be written to {self._directory}, after a failure before it: '
         f'{_first_line(error)}. Saved are the steps {self.steps()}: fix the disk, then the same '
         'command continues')

@@ -42,10 +42,6 @@ from fairjax.train.watch import Watch
 Batch = Mapping[str, np.ndarray]
 
 
-class TrainingDiverged(Fault):
-  """Too many updates in a row were skipped; the message names step, batch and last good step."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Stage:
   """What one stage trains on and how."""
@@ -73,8 +69,8 @@ class Stage:
 def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> Params:
   """Trains a stage to its end, or loads it if it is finished; returns the parameters."""
   # A finished stage whose last checkpoint is damaged is trained again from an older one.
-  # `Preempted` (a signal came) and `TrainingDiverged` are raised after the last good state is
-  # saved.
+  # `Preempted` (a signal came) and `Fault` (too many skipped updates in a row) are raised after the
+  # last good state is saved.
   assert stage.identity and stage.state_template
   done = None
   try:
@@ -292,7 +288,7 @@ class _Skips:
     if processes.is_first():
       write_json(path, {'stage': stage.name, 'last_good_step': good, 'skipped': [
         {'step': step, 'batch': stage.batch_name(step)} for step in self._row]})
-    raise TrainingDiverged(
+    raise Fault(
       f'[{stage.name}] loss or gradient was not finite (or a spike) {len(self._row)} times in a '
       f'row, first at step {first}, batch: {stage.batch_name(first)}; '
       + (f'the last good state is saved as step {good}' if good else 'no step before was good')

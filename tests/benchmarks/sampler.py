@@ -38,11 +38,12 @@ CONTINUATIONS = 730_000  # of the whole paper, for one model
 
 def make_run(params, decoder, mesh, *, values, samples, new_tokens, prefix_len, batch_size=0,
              coupled=True):
-  prefixes = random_prefixes(values, prefix_len, decoder.vocab_size)
+  prefixes = random_prefixes(values, prefix_len, decoder.config.vocab_size)
   return lambda: sampler.sample_continuations(
     params, decoder, prefixes, template=0, samples=range(samples), seed=0,
-    max_new_tokens=new_tokens, temperature=1.0, eos_id=decoder.vocab_size, prefix_len=prefix_len,
-    batch_size=batch_size, coupled=coupled, mesh=mesh if mesh.size > 1 else None)
+    max_new_tokens=new_tokens, temperature=1.0, eos_id=decoder.config.vocab_size,
+    prefix_len=prefix_len, batch_size=batch_size, coupled=coupled,
+    mesh=mesh if mesh.size > 1 else None)
 
 
 def random_prefixes(values: int, prefix_len: int, vocab_size: int) -> list[list[int]]:

@@ -12,11 +12,7 @@ from safetensors.numpy import load_file, save_file
 from fairjax.errors import UserError
 from fairjax.model import TransformerXL, attention, init_memory
 from fairjax.model.likelihood import token_nll
-from fairjax.model.reference import (
-  params_from_reference,
-  params_to_reference,
-  reference_notes,
-)
+from fairjax.model.reference import params_from_reference, params_to_reference
 from fairjax.run.export import pad_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'transformer_xl'
@@ -184,9 +180,3 @@ def test_arguments_of_another_type_are_named(reference, arguments, message):
   with pytest.raises(UserError, match=message) as error:
     params_from_reference(weights, config | arguments)
   assert '\n' not in str(error.value)
-
-
-def test_same_length_is_told():
-  assert reference_notes({}) == reference_notes({'same_length': False}) == []
-  assert 'same_length=true of its arguments is left out' in reference_notes(
-    {'same_length': True})[0]

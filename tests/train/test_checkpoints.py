@@ -17,8 +17,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fairjax.config import MeshConfig, TrainConfig
-from fairjax.errors import Damaged, UserError
-from fairjax.train import CheckpointError, Identity, checkpoints, make_mesh
+from fairjax.errors import Damaged, Fault, UserError
+from fairjax.train import Identity, checkpoints, make_mesh
 from fairjax.train.checkpoints import (
   CheckpointStore,
   check_identity,
@@ -217,7 +217,7 @@ def test_old_steps_go_only_when_the_new_one_reads_back(tmp_path, monkeypatch, li
   save(store, 1, 2)
   assert store.steps() == [2]
   monkeypatch.setattr(CheckpointStore, '_verify', _not_verified)
-  with pytest.raises(CheckpointError, match='step 3 could not be written.*reads back otherwise'):
+  with pytest.raises(Fault, match='step 3 could not be written.*reads back otherwise'):
     save(store, 3)
   monkeypatch.undo()
   assert 2 in store.steps()
@@ -264,7 +264,8 @@ import pathlib, resource, signal, sys
 sys.path[:0] = [{root!r}, {tests!r}]
 import jax.numpy as jnp
 from test_checkpoints import IDENTITY
-from fairjax.train.checkpoints import CheckpointError, CheckpointStore
+from fairjax.errors import Fault
+from fairjax.train.checkpoints import CheckpointStore
 store = CheckpointStore(pathlib.Path({folder!r}), keep=2,
                         log=lambda line: print('log:', line, file=sys.stderr))
 state = {{f'leaf{{i}}': jnp.arange(60_000, dtype=jnp.float32) + i for i in range(20)}}
@@ -272,7 +273,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
   store.finish(1, state, IDENTITY)
-except CheckpointError as e:
+except Fault as e:
   print('error:', e, file=sys.stderr)
 store.close()
 """
@@ -317,7 +318,7 @@ def test_two_failed_saves_end_the_run_and_keep_what_was_saved(store, monkeypatch
   save(store, 1)
   _failing(store, monkeypatch, 9)
   store.save(2, make_state(2), IDENTITY)
-  with pytest.raises(CheckpointError, match='step 3 could not be written.*RESOURCE_EXHAUSTED'):
+  with pytest.raises(Fault, match='step 3 could not be written.*RESOURCE_EXHAUSTED'):
     store.save(3, make_state(3), IDENTITY)
   assert 1 in store.steps()
 
@@ -327,7 +328,7 @@ def test_no_space_is_noticed_before_anything_is_written(store, tmp_path, monkeyp
   before = files(tmp_path)
   usage = shutil.disk_usage(tmp_path)
   monkeypatch.setattr(checkpoints.shutil, 'disk_usage', lambda _: usage._replace(free=1000))
-  with pytest.raises(CheckpointError, match='0.0 MB free, a checkpoint needs 0.0 MB'):
+  with pytest.raises(Fault, match='0.0 MB free, a checkpoint needs 0.0 MB'):
     store.finish(2, make_state(2), IDENTITY)
   assert files(tmp_path) == before and store.steps() == [1]
 

@@ -25,4 +25,3 @@ def test_a_line_holds_what_somebody_watches_in_fixed_decimals():
 
 def test_counters_are_means_and_zeros_are_left_out():
   assert _counters([MEANS, MEANS | {'branches/hits': 50.5}, {'loss': 1.0}]) == 'hits 50.0'
-  assert _counters([{'loss': 1.0}]) == ''

@@ -279,10 +279,8 @@ def chips(kind, shape, num_slices, cores=1):
           for i in range(x * y * z * cores) for c in [i // cores] for s in range(num_slices)[::-1]]
 
 
-KINDS = [('TPU v5 lite', (4, 4, 1), 1), ('TPU v4', (2, 2, 4), 1), ('TPU v3', (4, 2, 1), 2)]
-
-
-@pytest.mark.parametrize(('kind', 'shape', 'cores'), KINDS)
+@pytest.mark.parametrize(('kind', 'shape', 'cores'), [
+  ('TPU v5 lite', (4, 4, 1), 1), ('TPU v4', (2, 2, 4), 1), ('TPU v3', (4, 2, 1), 2)])
 @pytest.mark.parametrize('num_slices', [2, 3])
 @pytest.mark.parametrize(('fsdp', 'model'), [(1, 1), (2, 4), (16, 1), (1, 8)])
 def test_every_slice_is_one_part_of_the_slice_axis(kind, shape, cores, num_slices, fsdp, model):
@@ -293,14 +291,9 @@ def test_every_slice_is_one_part_of_the_slice_axis(kind, shape, cores, num_slice
   for index, part in enumerate(mesh.devices):  # what crosses only this axis crosses the network
     assert {d.slice_index for d in part.flat} == {index}
   assert {d.id for d in mesh.devices.flat} == {d.id for d in every}
-
-
-@pytest.mark.parametrize(('kind', 'shape', 'cores'), KINDS)
-def test_all_slices_are_laid_out_alike(kind, shape, cores):
-  """Gradients are summed between devices of the same place in each slice."""
-  mesh = make_mesh(MeshConfig(slices=2, fsdp=2, model=4), chips(kind, shape, 2, cores))
-  first, second = ([(d.coords, d.core_on_chip) for d in part.flat] for part in mesh.devices)
-  assert first == second and len(set(first)) == 16
+  # All slices are laid out alike: gradients are summed between devices of the same place in each.
+  places = {tuple((d.coords, d.core_on_chip) for d in part.flat) for part in mesh.devices}
+  assert len(places) == 1
 
 
 def test_neighbours_of_the_model_axis_are_neighbours_in_the_slice():
