@@ -58,26 +58,32 @@ def refuse_kernel(device_kind: str) -> None:
 
 def main_attention(
   config: ModelConfig,
-  query: Float[Array, 'N B T H'],
-  key_value: Float[Array, '2 N B S H'] | tuple[Float[Array, 'N B S H'], Float[Array, 'N B S H']],
-  relative: Float[Array, 'N S H'],
+  query: Float[Array, 'N B X H'],  # X = T, or with branches T + Q
+  key_value: Float[Array, '2 N B Y H'] | tuple[Float[Array, 'N B Y H'], Float[Array, 'N B Y H']],
+  relative: Float[Array, 'N R H'],  # Y = R = S, or with branches Y = S + Q, R = S + P
   content_bias: Float[Array, 'N H'],
   position_bias: Float[Array, 'N H'],
   memory_length: Int[Array, 'B'],
   seed: UInt32[Array, '2'] | None = None,
-) -> Float[Array, 'N B T H']:
-  """Attention of a segment, computed as `choose_attention` picks."""
+  start: Int[Array, 'B K'] | None = None,  # of branches, where `takes_branches`
+  *,
+  segment_len: int,
+) -> Float[Array, 'N B X H']:
+  """Attention of a segment, and with `start` of its branches, as `choose_attention` picks."""
   # The device of the mesh in context (`jax.set_mesh`) counts, so that a program can be compiled for
   # devices that are not here.
   device, path = _device_and_path(config)
   shared = (relative, content_bias, position_bias, memory_length)
   if path == 'kernel':
-    return _kernel(config, query.shape[2], device)(query, key_value, *shared)
+    kernel = functools.partial(
+      fused_attention, segment_len=segment_len, block=config.attention_block,
+      barrel_shift=needs_barrel_shift(device.device_kind))
+    return over_mesh(kernel)(query, key_value, *shared, *(() if start is None else (start,)))
   rate = config.attention_dropout
   attention = {
     'shift': functools.partial(relative_attention, rate=rate),
     'heads': functools.partial(
-      attention_by_head, block=max(_CPU_BLOCK, -(-query.shape[2] // _CPU_BLOCKS)), rate=rate),
+      attention_by_head, block=max(_CPU_BLOCK, -(-segment_len // _CPU_BLOCKS)), rate=rate),
     'blocks': functools.partial(attention_in_blocks, rate=rate, block=config.attention_block),
   }[path]
   return attention(query, *halves(key_value), *shared, seed)
@@ -91,31 +97,6 @@ def takes_branches(
   return path == 'kernel' and kernel_runs_on(
     device.device_kind, segment_len=segment_len, memory_len=memory_len, width=config.head_dim,
     block=config.attention_block, branches=branches, dtype=config.dtype)
-
-
-def segment_and_branches(
-  config: ModelConfig,
-  query: Float[Array, 'N B X H'],
-  key_value: Float[Array, '2 N B Y H'],
-  relative: Float[Array, 'N R H'],
-  content_bias: Float[Array, 'N H'],
-  position_bias: Float[Array, 'N H'],
-  start: Int[Array, 'B K'],
-  memory_length: Int[Array, 'B'],
-  *,
-  segment_len: int,
-) -> Float[Array, 'N B X H']:
-  """Attention [N, B, T + Q, H] of a segment and its branches in one kernel."""
-  device, _ = _device_and_path(config)
-  return _kernel(config, segment_len, device)(
-    query, key_value, relative, content_bias, position_bias, memory_length, start)
-
-
-def _kernel(config, segment_len, device):
-  """The kernel on each device's own heads and rows."""
-  return over_mesh(functools.partial(
-    fused_attention, segment_len=segment_len, block=config.attention_block,
-    barrel_shift=needs_barrel_shift(device.device_kind)))
 
 
 def _device_and_path(config):

@@ -17,7 +17,6 @@ from fairjax.model.attention_paths import (
   as_kept,
   halves,
   main_attention,
-  segment_and_branches,
   takes_branches,
 )
 
@@ -246,15 +245,16 @@ def _attend(c, w, biases, x, segment_len, memory, context, keeps):
   project_back = jax.checkpoint(_project_back, prevent_cse=False)
   u, v = biases
   if joint:
-    attended = segment_and_branches(
-      c, query, key_value, relative, u, v, context.start, context.memory_length,
+    attended = main_attention(
+      c, query, key_value, relative, u, v, context.memory_length, start=context.start,
       segment_len=segment_len)
     return project_back(w['output'], attended), key_value
   seed = keeps['attention']
   kept = as_kept(c, key_value)
   relative_tail, near = jnp.split(relative, [relative.shape[1] - key_value.shape[3]], axis=1)
   attended = [main_attention(
-    c, query[:, :, :segment_len], kept, near, u, v, context.memory_length, seed)]
+    c, query[:, :, :segment_len], kept, near, u, v, context.memory_length, seed,
+    segment_len=segment_len)]
   if context.start is not None:
     def of_branches(kept, query, weight, x, near, relative_tail, u, v):
       return branch_attention(

@@ -96,17 +96,13 @@ class TransformerXL(nn.Module):
   ) -> Output:
     """Reads one segment.
 
-    Values and gradients of branches are exactly those of separate passes over
-    (x_1, ..., x_start-1, pieces): see `branch_attention`. Branches never write memory.
+    Arguments as in `CausalLM.apply`; T may differ from `config.segment_len`. Values and gradients
+    of branches are exactly those of separate passes over (x_1, ..., x_start-1, pieces): see
+    `branch_attention`. Branches never write memory.
 
-    Args:
-      tokens: `[B, T]` int32 in [0, V). T may differ from `config.segment_len`.
-      memory: of `init_memory` or of the previous segment's `Output`.
-      branches: counterfactuals to read along with the segment.
-      positions: `[B, K]` int32 in [0, T): where to return h-bar of the segment itself; any K.
-      train: dropout on. Needs the rng stream 'dropout' if a rate is positive. A branch piece uses
-        the masks of the position that it replaces (the last one those of `original_end`), so that
-        a branch identical to the original gives the identical h-bar.
+    `train`: dropout on. Needs the rng stream 'dropout' if a rate is positive. A branch piece uses
+    the masks of the position that it replaces (the last one those of `original_end`), so that a
+    branch identical to the original gives the identical h-bar.
     """
     c = self.config
     key = None

@@ -38,21 +38,15 @@ from fairjax.config import (
   model_identity,
 )
 from fairjax.config_io import step1_run, to_dict
-from fairjax.errors import Damaged, UserError
+from fairjax.errors import UserError
 from fairjax.files import json_sha256
 from fairjax.model import CausalLM, Documents, language_model
 from fairjax.model.decoder import DecoderModel, LoraDecoder, with_adapters
 from fairjax.processes import StopSignal
 from fairjax.train import steps
-from fairjax.train.checkpoints import (
-  Identity,
-  load_params,
-  params_digest,
-  read_done,
-  save_untrained,
-)
+from fairjax.train.checkpoints import Identity, load_params, params_digest, save_untrained
 from fairjax.train.evaluation import evaluate_nll
-from fairjax.train.loop import Stage, run_stage
+from fairjax.train.loop import Stage, load_finished, run_stage
 from fairjax.train.optimizer import Adam
 from fairjax.train.sentiment_examples import (
   LabelledSentences,
@@ -329,13 +323,8 @@ class Curriculum:
 
   def _published_lm(self, published: Published, stage: Stage) -> Params:
     """The published model in the place of step 1, imported where it is not there whole."""
-    try:
-      if read_done(stage.directory) is not None:
-        params = load_params(stage.directory, stage.state_template().params, stage.identity)
-        self.log(f'[{stage.name}] finished earlier: nothing to do')
-        return params
-    except Damaged as e:
-      self.log(f'WARNING: [{stage.name}] {e}')
+    if (params := load_finished(stage, self.log)) is not None:
+      return params
     if processes.is_first():
       shutil.rmtree(stage.directory, ignore_errors=True)  # of an interrupted import
     processes.share()

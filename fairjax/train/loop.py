@@ -72,22 +72,32 @@ def run_stage(stage: Stage, *, stop: StopSignal, log: Callable[[str], None]) -> 
   # `Preempted` (a signal came) and `Fault` (too many skipped updates in a row) are raised after the
   # last good state is saved.
   assert stage.identity and stage.state_template
-  done = None
-  try:
-    done = read_done(stage.directory)
-    if done is not None:
-      params = load_params(stage.directory, stage.state_template().params, stage.identity)
-      log(f'[{stage.name}] finished earlier: nothing to do')
-      return params
-  except Damaged as e:
-    if done is not None and 'imported' in done['summary']:
-      raise  # no training makes an imported model again
-    log(f'WARNING: [{stage.name}] {e}')
+  if (params := load_finished(stage, log)) is not None:
+    return params
   check_batch_size(stage.config.batch_size, stage.mesh, field=f'{stage.identity.stage}.batch_size',
                    grad_accum_steps=stage.config.grad_accum_steps)
   check_state(stage.name, stage.state_template())
   with Watch(stage.name, stage.directory, stage.log_config) as watch:
     return _run_stage(stage, watch, stop, log)
+
+
+def load_finished(stage: Stage, log: Callable[[str], None]) -> Params | None:
+  """Parameters of a finished stage; None if it is to be made, or made again where it is damaged."""
+  assert stage.state_template
+  done = None
+  try:
+    done = read_done(stage.directory)
+    if done is None:
+      return None
+    params = load_params(stage.directory, stage.state_template().params, stage.identity)
+  except Damaged as e:
+    imported = done and done['summary'].get('imported')
+    if imported and 'published' not in imported:
+      raise  # nothing makes this model again
+    log(f'WARNING: [{stage.name}] {e}')
+    return None
+  log(f'[{stage.name}] finished earlier: nothing to do')
+  return params
 
 
 def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str], None]) -> Params:

@@ -29,7 +29,8 @@ from tests.benchmarks import floors, harness
 def make_program(config):
   """Forward and backward as one compiled function of abstract arrays."""
   def gradients(arrays, length):
-    out, vjp = jax.vjp(lambda *a: main_attention(config, *a, length), *arrays)
+    out, vjp = jax.vjp(lambda *a: main_attention(
+      config, *a, length, segment_len=config.segment_len), *arrays)
     return out, vjp(out)
 
   return jax.jit(gradients).lower

@@ -228,8 +228,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from fairjax.config import ModelConfig
-from fairjax.model.attention_paths import (
-  choose_attention, main_attention, segment_and_branches, takes_branches)
+from fairjax.model.attention_paths import choose_attention, main_attention, takes_branches
 
 topology, dtype, (T, M, H, K, P) = *sys.argv[1:3], map(int, sys.argv[3:])
 devices = topologies.get_topology_desc(platform='tpu', topology_name=topology).devices
@@ -244,9 +243,7 @@ arrays = (array(N, B, T + Q, H), array(2, N, B, S + Q, H), array(N, S + P, H), a
           array(N, H))
 
 def attention(*arrays, start, length):
-  if K:
-    return segment_and_branches(config, *arrays, start, length, segment_len=T)
-  return main_attention(config, *arrays, length)
+  return main_attention(config, *arrays, length, start=start if K else None, segment_len=T)
 
 def gradients(arrays, start, length):
   out, vjp = jax.vjp(lambda *a: attention(*a, start=start, length=length), *arrays)

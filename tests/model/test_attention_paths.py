@@ -64,7 +64,7 @@ def test_the_config_chooses_the_path(path):
     config = ModelConfig(attention=path, attention_block=2, attention_dropout=0.3)
     query, key, value, *rest = arrays
     ours = lambda seed: main_attention(  # noqa: E731
-      config, query, jnp.stack([key, value]), *rest, length, seed)
+      config, query, jnp.stack([key, value]), *rest, length, seed, segment_len=7)
     for seed in (None, SEED):
       np.testing.assert_allclose(
         ours(seed), relative_attention(*arrays, length, seed, rate=0.3), rtol=0, atol=1e-12)
