@@ -237,8 +237,6 @@ class VerifiedTokens:
 
   def _verify(self, start: int, stop: int) -> None:
     """Compares the blocks of tokens [start, stop) that were not compared yet."""
-    if stop <= start:
-      return
     first = start * self.dtype.itemsize // BLOCK_BYTES
     last = -(-stop * self.dtype.itemsize // BLOCK_BYTES)
     if self._verified[first:last].all():  # nearly always, and faster than what follows
