@@ -31,7 +31,6 @@ import numpy as np
 from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model import language_model
 from fairjax.model.decoder import DecoderModel
-from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.decoder_files import read_decoder_config
 from fairjax.train import make_mesh, steps
@@ -65,41 +64,6 @@ class Peer:
     self._process.wait()
 
 
-def make_ours(options, model):
-  mesh = make_mesh(MeshConfig())
-  rng = np.random.default_rng(0)
-  if options.work == 'gpt2':
-    return make_decoder(options, mesh)
-  stage = TrainConfig(batch_size=options.batch_size)
-  state = steps.init_lm_state(language_model(model), stage, mesh, seed=0)
-  if options.work == 'generate':
-    return make_run(state.params, TransformerXLDecoder(model), mesh, coupled=options.values > 1,
-                    **sampled(options))
-  tokens = rng.integers(3, model.vocab_size, size=(options.batch_size, options.segment_len + 1))
-  batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
-           'targets': jnp.asarray(tokens[:, 1:], jnp.int32),
-           'reset': jnp.zeros(options.batch_size, bool)}
-  held = {'state': state}
-  if options.work == 'train':
-    step = steps.make_lm_step(language_model(model), Adam.of(stage), mesh)
-
-    def train():
-      held['state'], metrics = step(held['state'], batch, 0, np.float32(1e-4))
-      return metrics
-
-    return train
-  empty, segment_nll = make_segment_nll(language_model(model), options.batch_size, mesh)
-  held['memory'] = empty()
-  batch['weights'] = jnp.ones((options.batch_size, options.segment_len), jnp.float32)
-
-  def evaluate():
-    with on_mesh(mesh):
-      nll, held['memory'] = segment_nll(state.params, held['memory'], batch)
-    return nll
-
-  return evaluate
-
-
 def published_sizes(options):
   """What `config.json` of the decoder says; without `--decoder` GPT-2 by the other flags."""
   return open_model(options.decoder).config if options.decoder else {
@@ -107,57 +71,72 @@ def published_sizes(options):
     'n_embd': options.dim, 'n_layer': options.layers, 'n_head': options.heads}
 
 
-def decoder_config(options):
-  found = read_decoder_config(published_sizes(options), where='options')
-  return dataclasses.replace(found, dtype=options.dtype)
+def sampling(options, config, mesh):
+  """A run of our sampler, of a Transformer-XL or the peer's decoder, and its work."""
+  if options.work == 'gpt2':
+    config = dataclasses.replace(
+      read_decoder_config(published_sizes(options), where='options'), dtype=options.dtype)
+    model = DecoderModel(config)
+    params = jax.tree.map(lambda x: x.astype(options.dtype),
+                          nn.unbox(model.init(jax.random.key(0))))
+  else:
+    model = language_model(config)
+    params = steps.init_lm_state(
+      model, TrainConfig(batch_size=options.batch_size), mesh, seed=0).params
+  sizes = {name: getattr(options, name) for name in (
+    'values', 'samples', 'new_tokens', 'prefix_len')}
+  return (make_run(params, model.decoder(), mesh, coupled=options.values > 1, **sizes),
+          floors.sampling(config, devices=mesh.size, platform=jax.default_backend(), **sizes))
 
 
-def make_decoder(options, mesh):
-  """The same decoder through our sampler, with random parameters."""
-  model = DecoderModel(decoder_config(options))
-  params = jax.tree.map(lambda x: x.astype(options.dtype), nn.unbox(model.init(jax.random.key(0))))
-  return make_run(params, model.decoder(), mesh, coupled=options.values > 1, **sampled(options))
-
-
-def sampled(options):
-  """Sizes of the sampling; samples of one prefix share nothing."""
-  return {name: getattr(options, name) for name in ('values', 'samples', 'new_tokens',
-                                                    'prefix_len')}
-
-
-def work_of(options, model):
-  mesh = make_mesh(MeshConfig())
-  if options.work in ('generate', 'gpt2'):
-    sizes = decoder_config(options) if options.work == 'gpt2' else model
-    return floors.sampling(sizes, devices=mesh.size, platform=jax.default_backend(),
-                           **sampled(options))
-  stage = TrainConfig(batch_size=options.batch_size)
-  state = steps.lm_state_template(language_model(model), stage, mesh)
+def segments(options, config, mesh):
+  """A run of our training step or evaluation of a segment, and its work."""
+  model, stage = language_model(config), TrainConfig(batch_size=options.batch_size)
+  state = steps.init_lm_state(model, stage, mesh, seed=0)
+  template = steps.lm_state_template(model, stage, mesh)
+  rows, t = options.batch_size, config.segment_len
+  tokens = np.random.default_rng(0).integers(3, config.vocab_size, size=(rows, t + 1))
+  batch = {'inputs': jnp.asarray(tokens[:, :-1], jnp.int32),
+           'targets': jnp.asarray(tokens[:, 1:], jnp.int32), 'reset': jnp.zeros(rows, bool)}
+  held = {'state': state}
   if options.work == 'train':
-    return floors.training(model, state, rows=options.batch_size, segment_len=model.segment_len,
-                           devices=mesh.size)
-  return floors.evaluation(model, state, rows=options.batch_size, devices=mesh.size)
+    step = steps.make_lm_step(model, Adam.of(stage), mesh)
+
+    def train():
+      held['state'], metrics = step(held['state'], batch, 0, np.float32(1e-4))
+      return metrics
+
+    return train, floors.training(config, template, rows=rows, segment_len=t, devices=mesh.size)
+  empty, segment_nll = make_segment_nll(model, rows, mesh)
+  held['memory'] = empty()
+  batch['weights'] = jnp.ones((rows, t), jnp.float32)
+
+  def evaluate():
+    with on_mesh(mesh):
+      nll, held['memory'] = segment_nll(state.params, held['memory'], batch)
+    return nll
+
+  return evaluate, floors.evaluation(config, template, rows=rows, devices=mesh.size)
 
 
 def measure(options) -> dict:
-  model = ModelConfig(
+  config = ModelConfig(
     vocab_size=options.vocab_size, num_layers=options.layers, model_dim=options.dim,
     num_heads=options.heads, head_dim=options.dim // options.heads, ff_dim=4 * options.dim,
     segment_len=options.segment_len, memory_len=options.memory_len, dtype=options.dtype)
-  sampling = options.work in ('generate', 'gpt2')
-  sizes = published_sizes(options)
+  samples, sizes = options.work in ('generate', 'gpt2'), published_sizes(options)
   words = sizes['vocab_size'] if options.work == 'gpt2' else options.vocab_size
-  peer = Peer(options, 'decoder' if sampling else 'transformer_xl', config=sizes,
+  peer = Peer(options, 'decoder' if samples else 'transformer_xl', config=sizes,
               prefixes=random_prefixes(options.values, options.prefix_len, words))
-  runs = {'fairjax': make_ours(options, model),
-          'torch': lambda: peer.run('generate' if sampling else options.work)}
+  ours, work = (sampling if samples else segments)(options, config, make_mesh(MeshConfig()))
+  runs = {'fairjax': ours, 'torch': lambda: peer.run('generate' if samples else options.work)}
   seconds = harness.in_turns(runs, rounds=options.rounds, warm=options.warm)
   limits = harness.limits(options.dtype, jax.devices())
   peer.close()
-  tokens = (options.values * options.samples * options.new_tokens if sampling
+  tokens = (options.values * options.samples * options.new_tokens if samples
             else options.batch_size * options.segment_len)
   medians = {name: float(np.median(values)) for name, values in seconds.items()}
-  floor = floors.floor(work_of(options, model), limits)
+  floor = floors.floor(work, limits)
   return harness.provenance('peers', options) | {
     'peer': peer.versions, 'limits': limits, 'seconds': medians,
     'tokens_per_s': {name: tokens / s for name, s in medians.items()},
