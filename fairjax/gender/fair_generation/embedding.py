@@ -324,10 +324,20 @@ def hard_debias(
   units, equalised, skipped = vectors.units.copy(), [], []
   taken: set[str] = set()
   for pair in pairs:
-    reason = _equalise(vectors, units, direction, pair, taken)
-    if reason:
-      skipped.append((*pair, reason))
+    absent = [w for w in pair if w not in vectors]
+    first, second = (vectors.spelled.get(w, '') for w in pair)
+    rows = [vectors.rows.get(name, 0) for name in (first, second)]
+    if absent:
+      skipped.append((*pair, f"not in the file: {', '.join(absent)}"))
+    elif first == second:
+      skipped.append((*pair, f"both are '{first}' in the file"))
+    elif first in taken or second in taken:
+      skipped.append((*pair, f"'{first if first in taken else second}' is in an earlier pair"))
+    elif (found := equalise(units[rows[0]], units[rows[1]], direction)) is None:
+      skipped.append((*pair, 'both lie equally far along g'))
     else:
+      units[rows] = found
+      taken |= {first, second}
       equalised.append(pair)
   neutral = [row for word, row in vectors.rows.items() if word not in names | taken]
   units[neutral] = neutralise(units[neutral], direction)
@@ -357,28 +367,6 @@ def equalise(
   shared = mean - (mean @ direction) * direction
   part = np.sign(along) * np.sqrt(max(0.0, 1 - shared @ shared)) * direction
   return shared + part, shared - part
-
-
-def _equalise(
-  vectors: WordVectors, units: np.ndarray, direction: np.ndarray, pair: tuple[str, str],
-  taken: set[str],
-) -> str | None:
-  """Equalises one pair in `units` and notes its words, or gives the reason why it cannot."""
-  absent = [w for w in pair if w not in vectors]
-  if absent:
-    return f"not in the file: {', '.join(absent)}"
-  names = [vectors.spelled[w] for w in pair]
-  if names[0] == names[1]:
-    return f"both are '{names[0]}' in the file"
-  if used := [n for n in names if n in taken]:
-    return f"'{used[0]}' is in an earlier pair"
-  rows = [vectors.rows[n] for n in names]
-  found = equalise(units[rows[0]], units[rows[1]], direction)
-  if found is None:
-    return 'both lie equally far along g'
-  units[rows] = found
-  taken.update(names)
-  return None
 
 
 def _plain(word: str) -> str:
