@@ -422,7 +422,7 @@ def test_seqio_vocabularies_have_the_same_ids_in_tensorflows_graph_too(tmp_path,
   own = train(texts, size=400, directory=tmp_path)
   texts += ['\na  b\n\n= a =\n', '\n', 'a (b), "ab"\nba-ab 1,000.']
   texts += ['', ' ', '  a  b ', 'x\x00y', '\u2003ab\x1caa\x85b\u3000', '日本 £500,000 \u2581',
-            'emoji 🙂 and rare ꙮ', '<eos> <pad> word']
+            'Überraschung: The «ça va» — emoji 🙂 and rare ꙮ', '<eos> <pad> word']
   encode = tf.function(copy.deepcopy(SeqioVocabulary(own)).encode_tf)  # as Beam takes tasks along
   graph = encode.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
   operations = {operation.type for operation in graph.get_operations()}
