@@ -266,8 +266,6 @@ class Work:
     self.path, self.attribute, self.samples = path, attribute, samples
     self.prefixes, self.numbered = prefixes, numbered
     self.index = {((p.template, p.rewording), p.value): i for i, p in enumerate(prefixes)}
-    if len(self.index) != len(prefixes) or not prefixes:
-      raise UserError(f'{path}: a template and value must occur once among the prefixes')
     self.texts = [p.text for p in prefixes]
     self.templates: dict[tuple[int, int], list[int]] = {}
     for prefix in prefixes:

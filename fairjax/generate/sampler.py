@@ -70,7 +70,7 @@ def sample_continuations(
   #
   # Returns `[A, R, max_new_tokens]` int32, the id that ended a text followed by 0, and `[A, R]`
   # int32, the tokens of each text without the id of its end.
-  count, batch_size = len(samples), batch_size or max(len(samples), 1)
+  count, batch_size = len(samples), batch_size or len(samples)
   devices = 1 if mesh is None else mesh.size
   batch_size = -(-batch_size // devices) * devices
   longest = max(prefix_len, *map(len, prefixes))
@@ -87,9 +87,6 @@ def sample_continuations(
       end_ids=(eos_id, *sorted(set(end_ids) - {eos_id})), stop_ids=tuple(sorted(set(stop_ids))),
       coupled=coupled, mesh=mesh)
     results.append((np.asarray(tokens)[:, :needed], np.asarray(sizes)[:, :needed]))
-  if not results:
-    shape = (len(prefixes), 0)
-    return np.zeros((*shape, max_new_tokens), np.int32), np.zeros(shape, np.int32)
   tokens, sizes = (np.concatenate(parts, axis=1) for parts in zip(*results, strict=True))
   return tokens, sizes
 

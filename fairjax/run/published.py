@@ -42,7 +42,11 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   from fairjax.model.decoder import DecoderConfig
   path = published_file(config, workdir)
   if processes.is_first() and not path.exists():
-    write_sealed_json(path, _describe(config.pretrained.model))
+    files = open_published(config.pretrained.model)
+    described = [describe_file(weights, {}) for weights in files.weights]
+    write_sealed_json(path, {
+      'source': config.pretrained.model, 'config': dataclasses.asdict(files.decoder),
+      'digest': files_digest(files, known_digests(described)), 'files': described})
   processes.share()
   saved = read_sealed_json(path, again='delete it and run again')
   sizes: dict[str, Any] = {
@@ -80,11 +84,3 @@ def published_vocabulary(config: Config, workdir: pathlib.Path) -> Vocabulary:
     raise UserError(f'{source} has changed since {path.parent} began with it (its config.json or '
                     'weights): restore it, or use another --workdir')
   return files.vocabulary(chat=config.pretrained.chat)
-
-
-def _describe(source: str) -> dict[str, Any]:
-  """What a run keeps of a model's files."""
-  files = open_published(source)
-  found = [describe_file(path, {}) for path in files.weights]
-  return {'source': source, 'config': dataclasses.asdict(files.decoder),
-          'digest': files_digest(files, known_digests(found)), 'files': found}

@@ -404,12 +404,10 @@ def is_finished(workdir: pathlib.Path, log: Callable[[str], None]) -> bool:
   if not done.exists():
     return False
   try:
-    files = read_sealed_json(done, again='every part is checked again').get('files', {})
+    files = read_sealed_json(done, again='every part is checked again')['files']
     found = file_digests(workdir, [name for name in files if (workdir / name).is_file()])
     wrong = sorted(name for name, digest in files.items() if found.get(name) != digest)
     warning = f'{workdir / wrong[0]} is not what the run left' if wrong else ''
-    if not files:
-      warning = f'{done} lists no files: every part is checked again'
   except UserError as e:
     wrong, warning = [], str(e)
   if any(not name.startswith(REPORT) for name in wrong):

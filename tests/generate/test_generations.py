@@ -158,13 +158,9 @@ def test_a_batch_that_hangs_ends_the_process_and_the_rest_is_sampled_later(
   assert keyed(tmp_path / 'r.jsonl.gz') == keyed(tmp_path / 'whole.jsonl.gz')
 
 
-def test_batch_size_and_number_of_samples(run, tmp_path):
-  """Another batch size gives the same records, and more samples extend a file."""
+def test_more_samples_extend_a_file_and_fewer_are_refused(run, tmp_path):
   run()
-  other = dataclasses.replace(SAMPLE, batch_size=7)
-  run('other.jsonl', sample=other)
   expected = keyed(tmp_path / 'r.jsonl.gz')
-  assert keyed(tmp_path / 'other.jsonl') == expected
   run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   small = keyed(tmp_path / 'grown.jsonl')
   assert len(small) == 24 and small.items() < expected.items()
@@ -222,8 +218,6 @@ def test_chosen_prefixes_of_unequal_values(run, tmp_path):
   found = {(r['template'], r['value'], r['prefix']) for r in read_records(tmp_path / 'r.jsonl.gz')}
   assert found == {(5, 'Peru', 'People from Peru is'), (5, 'France', 'People from France is'),
                    (9, 'Syria', 'Syria a b')}
-  with pytest.raises(UserError, match='once among the prefixes'):
-    run('twice.jsonl', prefixes=prefixes[:1] * 2)
 
 
 def test_other_prefixes_share_the_program_of_the_attributes_own(params, vocabulary, tmp_path):

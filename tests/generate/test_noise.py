@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.stats
 
 from fairjax.generate import noise
@@ -13,17 +12,6 @@ def keys_of(seed, template, samples, coupled=True):
   stream = noise.stream_key(
     jnp.asarray(noise.seed_words(seed)), jnp.uint32(template), coupled=coupled)
   return noise.fold_in(stream, jnp.asarray(samples, jnp.uint32))
-
-
-@pytest.mark.parametrize('key, counter, expected', [
-  # Known answers published with the generator (Random123, threefry2x32 with 20 rounds).
-  ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
-  ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
-  ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
-])
-def test_threefry_known_answers(key, counter, expected):
-  result = noise.threefry(tuple(map(jnp.uint32, key)), tuple(map(jnp.uint32, counter)))
-  assert tuple(map(int, result)) == expected
 
 
 def test_keys_and_bits_are_those_of_jax():
@@ -47,12 +35,6 @@ def test_distribution_and_independence():
                 keys_of(1, 2, range(400, 800)), keys_of(1, 2, range(400), coupled=False)):
     correlation = np.corrcoef(draws.ravel(), np.asarray(noise.gumbel(other, size=500)).ravel())
     assert abs(correlation[0, 1]) < 5 / np.sqrt(draws.size)
-
-
-def test_entry_does_not_depend_on_the_vocabulary_size():
-  keys = keys_of(0, 0, [5])
-  np.testing.assert_array_equal(
-    noise.gumbel(keys, size=40)[:, :33], noise.gumbel(keys, size=33))
 
 
 def test_choose_draws_from_the_softmax_and_never_what_has_no_share():

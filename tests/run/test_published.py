@@ -254,45 +254,30 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
   assert not list(tmp_path.iterdir())
 
 
-def test_another_model_behind_the_same_name_is_refused(files, finished, tmp_path, capsys):
-  link, workdir = tmp_path / 'files' / 'model', tmp_path / 'w'
-  shutil.copytree(files, link.parent)
-  link.rename(tmp_path / 'same')
-  shutil.copytree(tmp_path / 'same', tmp_path / 'other')
-  weights = tmp_path / 'other' / 'model.safetensors'
-  save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
-  shutil.copytree(finished, workdir)
-  rewrite(workdir / 'config.json', lambda saved: json.loads(
-    json.dumps(saved).replace(str(files), str(link.parent))))
-  for name, code in (('same', 0), ('other', 2)):
-    link.unlink(missing_ok=True)
-    link.symlink_to(tmp_path / name)
-    capsys.readouterr()
-    assert main(['step', 'data', *command(link.parent, workdir)[1:]]) == code
-  error = capsys.readouterr().err
-  assert str(link) in error and error.count('\n') == 1
-
-
 def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, capsys):
-  workdir, moved = tmp_path / 'w', tmp_path / 'elsewhere'
-  shutil.copytree(finished, workdir)
-  shutil.copytree(files / 'model', moved)
+  workdir, link, other = tmp_path / 'w', tmp_path / 'link', tmp_path / 'other'
+  for folder, copy in ((finished, workdir), (files / 'model', other)):
+    shutil.copytree(folder, copy)
+  weights = other / 'model.safetensors'
+  save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
   (tmp_path / 'city.yaml').write_text(ATTRIBUTE.replace('town', 'city'), encoding='utf-8')
 
-  def train(model, attribute):
-    return main(['step', 'train', '--stage=lm', *command(files, workdir)[1:],
-                 f'--config.pretrained.model={model}', f'--config.attribute={attribute}.yaml'])
-  attributes = tmp_path / 'city', files / 'town'  # the first takes its step 1 from the run
-  assert [train(moved, attribute) for attribute in attributes] == [0, 0]
-  assert f'pretrained.model: {files}/model -> {moved}' in capsys.readouterr().out
-  assert digests(workdir) == digests(finished)
-  weights, again = moved / 'model.safetensors', tmp_path / 'again'
-  save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
-  moved.rename(again)
-  for attribute in attributes:
-    assert train(again, attribute) == 2
+  def train(model):
+    for attribute in (tmp_path / 'city', files / 'town'):  # the first takes its step 1 from the run
+      yield main(['step', 'train', '--stage=lm', *command(files, workdir)[1:],
+                  f'--config.pretrained.model={model}', f'--config.attribute={attribute}.yaml'])
+
+  link.symlink_to(files / 'model')
+  assert list(train(link)) == [0, 0] and digests(workdir) == digests(finished)
+  assert f'pretrained.model: {files}/model -> {link}' in capsys.readouterr().out
+  for code in train(other):
     error = capsys.readouterr().err
-    assert f'pretrained.model: {moved} -> {again}' in error and error.count('\n') == 1
+    assert code == 2 and f'pretrained.model: {link} -> {other}' in error and error.count('\n') == 1
+  link.unlink()
+  link.symlink_to(other)  # another model behind the same name
+  *_, code = train(link)
+  error = capsys.readouterr().err
+  assert code == 2 and f'{link} has changed since {workdir}' in error and error.count('\n') == 1
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path, no_figures):
