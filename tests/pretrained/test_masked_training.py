@@ -141,6 +141,7 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
   model = load_pretrained(first, 'mlm')
   assert model.arch.num_layers == 3 and len(model.params['layers']['qkv_bias']) == 1
   assert model.params['embeddings']['word'].shape[1] == 8
+  assert 'PreTrainedTokenizerFast' in (first / 'tokenizer_config.json').read_text()
   assert train(text, second, f'--init={first}', '--freeze=embedding', '--steps=4',
                sizes=()) == 0
   assert 'embedding frozen' in capsys.readouterr().err
