@@ -6,7 +6,6 @@ forgotten which value it was given, whatever a scorer says about its texts (H-35
 
 import os
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +80,13 @@ def _pairwise_js(log_p: np.ndarray) -> np.ndarray:
 
 def next_token_file(records: str | os.PathLike) -> pathlib.Path:
   """Path of the divergence beside a records file."""
-  path = pathlib.Path(records)
-  return path.parent / (re.sub(r'(\.jsonl)?(\.gz)?$', '', path.name) + '.next_token.json')
+  manifest = manifest_of(records)
+  return manifest.with_name(manifest.name.removesuffix('.manifest.json') + '.next_token.json')
 
 
 def model_divergence(
   params: Any, decoder: 'Decoder', vocabulary: Vocabulary, attribute: Attribute,
-  prefixes: Sequence[Prefix], *, mesh: 'Mesh | None' = None,
+  prefixes: Sequence[Prefix], *, mesh: 'Mesh | None',
 ) -> dict[str, Any]:
   """How far the next token of a model tells the values apart (`next_token_divergence`)."""
   from fairjax.generate.sampler import next_token_log_probs
@@ -98,17 +97,15 @@ def model_divergence(
 
 def write_next_token(
   records: str | os.PathLike, params: Any, decoder: 'Decoder', vocabulary: Vocabulary,
-  attribute: Attribute, *, prefixes: Sequence[Prefix] | None = None, mesh: 'Mesh | None' = None,
-  log: Callable[[str], None] = print,
+  attribute: Attribute, *, prefixes: Sequence[Prefix], mesh: 'Mesh | None',
+  log: Callable[[str], None],
 ) -> None:
   """Writes the divergence beside records that `generate` has completed, unless it is there."""
   # In a group of processes all call it; the first one writes.
   path = next_token_file(records)
   if processes.share(processes.is_first() and _fits(path, records, log)):
     return
-  found = model_divergence(
-    params, decoder, vocabulary, attribute,
-    list(attribute.prefixes() if prefixes is None else prefixes), mesh=mesh)
+  found = model_divergence(params, decoder, vocabulary, attribute, prefixes, mesh=mesh)
   if processes.is_first():
     manifest = read_manifest(records)
     write_sealed_json(path, {
@@ -157,11 +154,7 @@ def carry_next_token(saved: Mapping[str, Any] | None, output: str | os.PathLike)
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
   """What `write_next_token` wrote."""
-  again = 'repeat the command that sampled the records, or delete it'
-  saved = read_sealed_json(path, again=again)
-  if set(saved) != {'identity', 'records', 'next_token_divergence'}:
-    raise Damaged(f'{path} is damaged (fields {", ".join(saved)}): {again}')
-  return saved
+  return read_sealed_json(path, again='repeat the command that sampled the records, or delete it')
 
 
 def _fits(path: pathlib.Path, records: str | os.PathLike, log: Callable[[str], None]) -> bool:

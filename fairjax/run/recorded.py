@@ -224,4 +224,4 @@ def sample_pretrained(
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,
            card={'fingerprint': model.fingerprint}, coupled=coupled, prefixes=prefixes, mesh=mesh,
            log=log)
-  write_next_token(output, *parts, mesh=mesh, log=log)
+  write_next_token(output, *parts, prefixes=attribute.prefixes(), mesh=mesh, log=log)

@@ -433,7 +433,7 @@ def refresh_report(workdir: pathlib.Path) -> None:
     saved = read_sealed_json(workdir / DONE, again='it is written again')
     files = {name: digest for name, digest in saved['files'].items()
              if not name.startswith(REPORT)}
-  except (UserError, KeyError):
+  except UserError:
     (workdir / DONE).unlink()  # the next run checks every part
     return
   names = [name for name in _kept(workdir) if name.startswith(REPORT)]
