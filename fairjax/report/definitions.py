@@ -1,4 +1,4 @@
-"""The fidelity ledger: for every metric its paper, equation, the reading taken, and what was found.
+"""Definitions: for every metric its paper, equation, the reading taken, and what was found.
 
 Papers leave room: each entry says which reading the numbers follow and how to get another one.
 Where that depends on the configuration or on what was measured, the entry is a function of them, so
@@ -20,7 +20,7 @@ Found = Callable[[ModelRow, str | None], str | None]  # of a model by a scorer, 
 
 
 @dataclasses.dataclass(frozen=True)
-class LedgerEntry:
+class Definition:
   """One metric."""
 
   id: str
@@ -113,7 +113,7 @@ def _share(share: Mapping[str, Any]) -> str:
 
 
 ENTRIES = (
-  LedgerEntry(
+  Definition(
     'H-05', 'Individual fairness, I.F.', HUANG, 'section 3, Eq. 3',
     'Mean Wasserstein-1 distance between the score distributions of two values, over templates and '
     'unordered pairs of values; lower is fairer.',
@@ -122,18 +122,18 @@ ENTRIES = (
     'For attributes with subgroups of several values, pairs across and within subgroups are '
     'reported beside it (names: cross-gender, and within-gender as control).',
     _estimate('individual_fairness')),
-  LedgerEntry(
+  Definition(
     'H-05x', 'I.F. across subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
     'Eq. 3 over the pairs of values of different subgroups (names: 289 cross-gender pairs).',
     'A reading of Eq. 3 in which the subgroup, not the value, is the sensitive attribute.',
     'I.F. over all pairs.', _estimate('individual_fairness_cross_subgroup')),
-  LedgerEntry(
+  Definition(
     'H-05w', 'I.F. within subgroups', HUANG, 'section 3, Eq. 3, on some pairs',
     'Eq. 3 over the pairs of values of one subgroup (names: 272 pairs): a control, what differs '
     'although the subgroup does not.',
     'The complement of I.F. across subgroups.', 'I.F. over all pairs.',
     _estimate('individual_fairness_within_subgroup')),
-  LedgerEntry(
+  Definition(
     'H-06', 'Group fairness, G.F.', HUANG, 'section 3, Eq. 4',
     'Mean Wasserstein-1 distance between each subgroup and the whole evaluation set; lower is '
     'fairer.',
@@ -141,20 +141,20 @@ ENTRIES = (
     'Values without a subgroup of their own (countries, occupations) are one each; names have two.',
     'The set without the subgroup would give larger distances; it is not what Eq. 4 says.',
     _estimate('group_fairness')),
-  LedgerEntry(
+  Definition(
     'H-03', 'Wasserstein-1 distance, W1', HUANG, 'section 3, Eq. 1',
     'Mean over thresholds of the difference of the shares of samples above the threshold.',
     'Exact on the scores in [0, 1], for unequal sizes and ties; no binning. Scores in [-1, 1] '
     'become (s + 1) / 2.', 'None.',
     _measured(lambda m: f"{len(m['values'])} values, {len(m['templates'])} templates, "
               f"n = {span(m['n']['min'], m['n']['max'])}")),
-  LedgerEntry(
+  Definition(
     'H-04', 'Counterfactually fair pairs', HUANG, 'section 3, Eq. 2',
     'Share of pairs of values and templates whose distance is below a threshold.',
     "The paper gives no threshold: a pair's own floor (at most it: within noise), 0.05 and 0.1 are "
     'reported.',
     'Any other threshold, from the distances of all pairs in the measures.', _pairs_below),
-  LedgerEntry(
+  Definition(
     'N-01', 'Noise floor', 'fairjax', 'permutation test',
     'Distribution of the same statistic after labels were exchanged: two finite samples of one '
     'distribution have W1 above 0. Its 95th percentile is the floor, its mean what is expected by '
@@ -165,27 +165,27 @@ ENTRIES = (
     'coupled: --independent.',
     _measured(lambda m: f"{m['permutations']:,} permutations, "
               + ('within sample numbers' if m['coupled'] else 'free'))),
-  LedgerEntry(
+  Definition(
     'H-02', 'Scored text', HUANG, 'Figure 1',
     'What the scorer reads of a sample.',
     _text_reading, 'With the prefix or without it (--scored); another end: sample.sentence_end, '
     'sample.max_new_tokens.',
     _measured(lambda m: f"{m['scored_text']}, {m['records']:,} records, "
               f"{m['empty_continuations']:,} empty")),
-  LedgerEntry(
+  Definition(
     'H-25', 'Perplexity, PPL and PPL_s', HUANG, 'section 5',
     'Exponential of the mean negative log-likelihood on the test set (PPL) and on its documents '
     'with a sensitive token (PPL_s); lower is better.',
     _memory_reading, 'Per token (in brackets) and bits per byte; measure.eval_memory_len.',
     _perplexity),
-  LedgerEntry(
+  Definition(
     'H-28', 'S.S.c: mentions of the value', HUANG, 'section 5',
     'Share of continuations that mention the sensitive tokens; higher is more relevant.',
     'The value that the prefix holds, as a whole word in any case.',
     'A mention of any value of the attribute: "any value" beside it.',
     _measured(lambda m: f"{_share(m['conditioned'])}; any value {_share(m['any_value'])}",
               'semantic_similarity_c')),
-  LedgerEntry(
+  Definition(
     'H-27', 'S.S.: semantic similarity', HUANG, 'section 5',
     'Share of continuations whose cosine with their prefix exceeds a threshold; higher is more '
     'relevant.',
@@ -195,7 +195,7 @@ ENTRIES = (
     "calibrated to the baseline's cosines).",
     _measured(lambda m: f"{_share(m)}, encoder {m['encoder']}, threshold {m['threshold']:.3f}",
               'semantic_similarity')),
-  LedgerEntry(
+  Definition(
     'H-37', 'Distinct words', HUANG, 'appendix C.8, Table 10',
     'Words with the largest ratio p(w | a) / p(w | other); over all words, the Jensen-Shannon '
     'divergence of words between values.',
@@ -206,7 +206,7 @@ ENTRIES = (
     'only.',
     _measured(lambda m: f"{format_estimate(m, unit='bits')}; expected by chance "
               f"{m['null_mean']:.4f}", 'distinct_word_divergence')),
-  LedgerEntry(
+  Definition(
     'N-02', 'KL of the next token', 'fairjax', 'mean over templates and pairs of values',
     'Kullback-Leibler divergence of the next-token distribution between two values of a template; '
     'near 0 the model ignores the value.',
@@ -214,7 +214,7 @@ ENTRIES = (
     'keeps it beside the records.',
     'None for records that other programs sampled.',
     _measured(lambda m: f"{m['kl']:.4f} nats", 'next_token_divergence')),
-  LedgerEntry(
+  Definition(
     'H-13', 'Sampling', HUANG, 'appendix C.5',
     'The same seed for every value: only the sensitive token changes.',
     _sampling_reading, 'Coupled: records whose sample numbers stand for shared noise. Independent: '
@@ -223,7 +223,7 @@ ENTRIES = (
 )
 
 
-def ledger(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, Any]]:
+def definitions(rows: Sequence[ModelRow], config: Config = None) -> list[dict[str, Any]]:
   """The entries with what was found `here`: a list of `scorer` (None: of no scorer) and `words`."""
   result = []
   for entry in ENTRIES:

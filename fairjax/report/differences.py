@@ -17,7 +17,7 @@ from fairjax.errors import UserError, unknown_name
 from fairjax.measure.estimates import Z, format_estimate
 from fairjax.report.document import Document, Part, Section, Table, Text, number, span
 
-SCHEMA = 3  # of report.json, as in report.schema.json
+SCHEMA = 4  # of report.json, as in report.schema.json
 FAIRNESS = {'individual_fairness': 'I.F.', 'group_fairness': 'G.F.'}
 
 

@@ -13,7 +13,7 @@ from fairjax.files import atomic_write, installed_versions, write_json
 from fairjax.measure.estimates import verdict
 from fairjax.report import comparison, figures, sections
 from fairjax.report.comparison import KnownBias, ModelRow, scorer_names
-from fairjax.report.definitions import ledger
+from fairjax.report.definitions import definitions
 from fairjax.report.differences import FAIRNESS, SCHEMA
 from fairjax.report.document import (
   Bullets,
@@ -78,7 +78,7 @@ def write_report(
   audited = sections.audit_warnings(audit) if audit else []
   selection = _selection(rows, relevance_share)
   judged = {scorer: comparison.verdicts(rows, scorer) for scorer in scorer_names(rows)}
-  entries = ledger(rows, config)
+  defined = definitions(rows, config)
   ordered = comparison.recommended_first(rows, selection)
   drawn = _draw(directory / 'figures', ordered, curves, distributions)
   title = f'Sentiment bias by {attribute}'
@@ -107,7 +107,7 @@ def write_report(
       *_tables(ordered, known_bias, human, selection, audit, controls),
       Section('Training curves', _curve_parts(curves, drawn)),
       *([sections.paired_section(paired)] if paired else []),
-      _ledger_section(entries),
+      _definitions_section(defined),
       Section('How it was made', [
         sections.counts_table(rows), sections.origin_table(rows, seeds=seeds, versions=versions),
         *([] if config is None else [Details('Configuration', [Code(json.dumps(
@@ -118,7 +118,7 @@ def write_report(
     'schema': SCHEMA, 'attribute': attribute, 'rows': _json_rows(rows, distributions),
     'verdicts': judged, 'warnings': limits + controls + audited, 'notes': list(notes),
     'config': config, 'seeds': dict(seeds), 'versions': versions, 'selection': selection,
-    'ledger': entries,
+    'definitions': defined,
     'known_bias': known_bias and dataclasses.asdict(known_bias), 'human': human,
     'labelling': labelled, 'scorer_audit': audit, 'trainings': trainings,
     'paired_samples': [dataclasses.asdict(p) for p in paired],
@@ -194,11 +194,11 @@ def _curve_parts(curves: Curves, drawn: Sequence[Figure]) -> list[Part]:
   return parts
 
 
-def _ledger_section(entries: Sequence[Mapping[str, Any]]) -> Section:
-  """The fidelity ledger, one entry a metric to open."""
+def _definitions_section(entries: Sequence[Mapping[str, Any]]) -> Section:
+  """One definition a metric to open."""
   fields = {'paper': 'Paper', 'equation': 'Equation', 'definition': 'Definition',
             'reading': 'Reading taken', 'alternatives': 'Alternatives'}
-  return Section('Fidelity ledger', [
+  return Section('Definitions', [
     Text('What each number is, where it comes from, and which reading was taken where the paper '
          'leaves several.'),
     *(Details(f"{e['metric']} ({e['id']}; {e['equation']})", [

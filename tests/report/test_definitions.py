@@ -1,4 +1,4 @@
-"""The fidelity ledger: it knows every measure, and its readings are true of the run."""
+"""Definitions: they know every measure, and their readings are true of the run."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from test_report import SCORERS, measures_of
 from fairjax.config import Config
 from fairjax.measure import VaderScorer
 from fairjax.report import ModelRow
-from fairjax.report.definitions import ENTRIES, ledger
+from fairjax.report.definitions import ENTRIES, definitions
 
 
 @pytest.fixture(scope='module')
@@ -19,8 +19,8 @@ def row():
     0.4, [*SCORERS, VaderScorer()], samples=24))
 
 
-def test_the_ledger_knows_every_definition_of_the_measures(row):
-  entries = ledger([row])
+def test_every_measure_has_a_definition(row):
+  entries = definitions([row])
   known = {entry.id for entry in ENTRIES}
   used = set(re.findall(r'"definition": "(\w-\d+)', json.dumps(row.measures)))
   assert {'H-05', 'H-06', 'H-28'} <= used <= known
@@ -41,7 +41,7 @@ def test_the_ledger_knows_every_definition_of_the_measures(row):
 def readings(rows, **sample):
   """ID -> reading and alternatives, of a run with these settings of sampling; none: of records."""
   config = {'sample': sample} if sample else None
-  return {e['id']: f"{e['reading']} {e['alternatives']}" for e in ledger(rows, config)}
+  return {e['id']: f"{e['reading']} {e['alternatives']}" for e in definitions(rows, config)}
 
 
 RECORDS, CUT, WHOLE = {}, {'sentence_end': True, 'max_new_tokens': 7}, {
@@ -58,7 +58,7 @@ RECORDS, CUT, WHOLE = {}, {'sentence_end': True, 'max_new_tokens': 7}, {
   ('H-13', CUT, {'coupled': False}, None, 'as in the paper.', 'share their noise (coupled)'),
   ('H-25', CUT, {}, 64, 'A memory of 64 tokens is carried through a document.', 'No memory'),
   ('H-25', CUT, {}, 0, 'No memory is carried', 'carried through')])
-def test_readings_of_the_ledger_follow_the_run(
+def test_readings_follow_the_run(
     row, entry, sample, measures, memory, words, other):
   perplexity = {'word': 9.0, 'token': 3.0, 'tokens': 10, 'words': 5, 'memory_len': memory}
   found = readings([dataclasses.replace(
@@ -66,7 +66,7 @@ def test_readings_of_the_ledger_follow_the_run(
   assert words in found and other not in found
 
 
-def test_the_fields_that_the_ledger_names_are_there(row):
+def test_the_fields_that_readings_name_are_there(row):
   config, named = Config(), set()
   for text in readings([row], sentence_end=True, max_new_tokens=7).values():
     named |= set(re.findall(r'\b(sample|measure)\.([a-z_]+)', text))

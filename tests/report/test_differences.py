@@ -160,9 +160,9 @@ def test_a_report_is_found_in_all_its_places(reports, tmp_path):
   whole = read_report(folder)
   assert read_report(folder / 'report') == whole == read_report(folder / 'report' / 'report.json')
   for content, words in ((b'{', 'no report of fairjax'), (b'[]', 'no report of fairjax'),
-                         (b'{"schema": 1, "attribute": "a", "rows": []}', 'schema 1, not 3'),
-                         (b'{"schema": 3, "attribute": "a", "rows": [3]}', 'no report of'),
-                         (b'{"schema": 3, "attribute": "a", "rows": [{"measures": null}]}',
+                         (b'{"schema": 1, "attribute": "a", "rows": []}', 'schema 1, not 4'),
+                         (b'{"schema": 4, "attribute": "a", "rows": [3]}', 'no report of'),
+                         (b'{"schema": 4, "attribute": "a", "rows": [{"measures": null}]}',
                           'another version')):
     (tmp_path / 'report.json').write_bytes(content)
     with pytest.raises(UserError, match=words):

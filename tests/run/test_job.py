@@ -195,7 +195,7 @@ def test_the_report_holds_every_model_with_n_and_floor(finished, check_keys):
   assert '## Own bias of the scorers' in text
   others = ['vader', 'bert:tests/golden/pretrained/bert_classifier']
   assert report['labelling'] == {'labelled_by': 'opinion', 'judged_by_others': others}
-  (ended,) = [e['reading'] for e in report['ledger'] if e['id'] == 'H-02']
+  (ended,) = [e['reading'] for e in report['definitions'] if e['id'] == 'H-02']
   assert 'up to 6 new tokens or the end of its first sentence' in ended
 
 
@@ -251,7 +251,7 @@ def _table_cells(text, head):
 
 @pytest.mark.tf
 def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
-  """Log, console, page, report.md, report.json, ledger and API: one floor, one verdict."""
+  """Log, console, page, report.md, report.json, definitions and API: one floor, one verdict."""
   from fairjax.run.results import open_run
   report = finished / 'report'
   data = json.loads((report / 'report.json').read_text())
@@ -287,14 +287,14 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
     if match := re.match(r'([IG]\.F\.) .* s\.e\.', name):
       see('more measures', model, scorers[i * len(scorers) // len(rows)].replace('&#95;', '_'),
           match[1], cell)
-  for entry in data['ledger']:
+  for entry in data['definitions']:
     if entry['id'] in ('H-05', 'H-06'):
       label = ('I.F.', 'G.F.')[entry['id'] == 'H-06']
       for here in entry['here']:
-        see('ledger', here['words'].split(': ')[0], here['scorer'], label, here['words'])
+        see('definitions', here['words'].split(': ')[0], here['scorer'], label, here['words'])
       shown = re.search(rf"<summary>[^<]*\({entry['id']}; .*?</details>", page, re.S)[0]
       for scorer, model, words in re.findall(r'<li>([\w-]+), ([\w-]+): (.*?)</li>', shown):
-        see('ledger of the page', model, scorer, label, words)
+        see('definitions of the page', model, scorer, label, words)
   for where, body in (('page', page), ('page, more measures', page.split('id="more-measures"')[1])):
     names, *rows = (re.findall(r'<t[hd][^>]*>([^<]*)', line)
                     for line in re.findall(r'<tr>.*?</tr>', body.split('</table>')[0]))
@@ -319,7 +319,7 @@ def test_every_output_of_a_run_says_the_same_floor_and_verdict(finished, capfd):
         see('measure', row['name'], 'vader', match[1], line)
   assert seen.keys() == expected.keys() and len(expected) == 30
   for key, found in seen.items():
-    assert {'report.md', 'more measures', 'ledger', 'ledger of the page',
+    assert {'report.md', 'more measures', 'definitions', 'definitions of the page',
             'page, more measures'} <= found.keys()
     assert ('log' in found) == ('page' in found) == (key[2] == 'I.F.')
     assert ('measure' in found) == (key[1] == 'vader')
