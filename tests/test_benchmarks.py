@@ -59,6 +59,31 @@ def test_sampler(run):
   assert found['share_of_peak'] is None
 
 
+def test_accelerator_leaves_the_json_of_each_and_names_what_failed(tmp_path, monkeypatch, capsys):
+  accelerator = importlib.import_module('tests.benchmarks.accelerator')
+  monkeypatch.setitem(accelerator.TINY, 'broken', 'no_benchmark')
+  monkeypatch.setattr(sys, 'argv', [
+    'accelerator', '--tiny', f'--output={tmp_path}', '--only=broken,attention'])
+  assert accelerator.main() == 1
+  assert 'without a result: broken\n' in capsys.readouterr().out
+  (path,) = tmp_path.iterdir()
+  result = json.loads(path.read_text())
+  assert path.stem == 'attention' and result.keys() >= PROVENANCE
+  assert all(row['difference'] < 1e-5 for row in result['rows'])
+
+
+@pytest.mark.parametrize('name', ['step', 'decoder_step', 'sampler', 'decoder_sampler'])
+def test_configurations_of_the_accelerator_fit_their_benchmarks(name):
+  accelerator = importlib.import_module('tests.benchmarks.accelerator')
+  module, *arguments = accelerator.TASKS[name].split()
+  parser = harness.parser('sizes', rounds=1)
+  parser.add_argument('--steps')
+  config = model_flags.parse(parser, arguments)[1]
+  assert config.model.dtype == 'bfloat16' and (
+    bool(config.pretrained.model) == name.startswith('decoder'))
+  assert config.model.segment_len == 512 or module == 'sampler'
+
+
 def test_the_step_of_a_decoder(run):
   found = run('debias_step', TINY, DECODER, '--rounds=1', '--steps=plain,fused',
               '--devices=1')

@@ -120,10 +120,10 @@ def doctor(options: argparse.Namespace) -> int:
   if bucket:
     faults.append(bucket_fault(bucket))
     lines.append(('bucket', f'{bucket}: {"not " if faults[-1] else ""}writable'))
-  for found, fault in (
+  for state, fault in (
       *([model_state(options.pretrained)] if options.pretrained else []),
       *([kernel_state(workdir)] if options.kernel and devices else [])):
-    lines += found
+    lines += state
     faults.append(fault)
   for name, value in lines:
     print(f'{name:18s} {value}')

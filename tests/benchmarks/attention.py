@@ -6,9 +6,10 @@
 
 On the devices that are here, seconds are measured, the paths in turns, and beside them stands the
 floor: the larger of the products' operations over the speed of a matrix product, and of the bytes
-of operands and gradients over the speed of a copy, both measured in the same run. With `--topology`
-(needs libtpu) nothing runs: the TPU compiler says what its program would take. It counts the body
-of a loop once, so operations and bytes of `blocks` and `heads` are too small there.
+of operands and gradients over the speed of a copy, both measured in the same run. `--check` adds
+how far outputs and gradients are from those of `shift` in float32, of which they are a share. With
+`--topology` (needs libtpu) nothing runs: the TPU compiler says what its program would take. It
+counts the body of a loop once, so operations and bytes of `blocks` and `heads` are too small there.
 """
 
 import functools
@@ -107,9 +108,24 @@ def time_in_turns(options, length, compiled, speeds):
     {row['path']: functools.partial(run, arrays, full) for row, run in compiled},
     rounds=options.rounds, warm=1)
   floor = floors.floor(work(options, length), speeds)
+  if options.check:
+    add_differences(arrays, full, length, compiled)
   for row, _ in compiled:
     row |= {'seconds': float(np.median(seconds[row['path']])),
             'floor': floor}
+
+
+def add_differences(arrays, full, length, compiled):
+  """Adds the largest difference from `shift` in float32, over the largest number of its array."""
+  wide = tuple(x.astype(jnp.float32) for x in arrays)
+  config = ModelConfig(segment_len=length, memory_len=length, head_dim=arrays[0].shape[-1],
+                       attention='shift', dtype='float32')
+  with jax.default_matmul_precision('highest'):
+    exact = jax.tree.leaves(make_program(config)(wide, full).compile()(wide, full))
+  for row, run in compiled:
+    row['difference'] = max(
+      float(jnp.abs(a.astype(jnp.float32) - b).max() / jnp.abs(b).max())
+      for a, b in zip(jax.tree.leaves(run(arrays, full)), exact, strict=True))
 
 
 def main() -> None:
@@ -118,6 +134,7 @@ def main() -> None:
   parser.add_argument('--paths', default='shift,heads,blocks', help='of model.attention')
   parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
+  parser.add_argument('--check', action='store_true', help='compare with shift in float32')
   options = parser.parse_args()
   options.lengths = [int(x) for x in options.lengths.split(',')]
   options.paths = options.paths.split(',')
