@@ -206,10 +206,9 @@ def _inspect_samples(path: str | os.PathLike) -> _Items:
 
 def _json(path: str | os.PathLike) -> dict[str, Any]:
   """The object of a JSON file."""
+  text = read_text(path)
   try:
-    value = json.loads(read_text(path))
-  except UserError:
-    raise
+    value = json.loads(text)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{path}: not JSON ({e}): fix the file') from None
   if not isinstance(value, dict):

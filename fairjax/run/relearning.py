@@ -179,14 +179,13 @@ class _Look:
   """I.F. of parameters: sampled into a file of their own, scored, measured."""
 
   def __init__(self, run: Run, model: Model, output: pathlib.Path, settings: Relearning):
+    from fairjax.measure.similarity import load_encoder
     config = run.config
     self._run, self._model, self._output = run, model, output
     self.scorer = load_run_scorer(
       settings.scorer or config.measure.scorers[0], config, output, run.log)
-    self._encoder, self._threshold = None, None
-    if config.measure.encoder:
-      from fairjax.measure.similarity import load_encoder
-      self._encoder = load_encoder(config.measure.encoder)
+    self._encoder = load_encoder(config.measure.encoder) if config.measure.encoder else None
+    self._threshold = None
     self._sample = dataclasses.replace(
       config.sample, samples=settings.samples, heldout_prefixes=False, rewordings=False,
       batch_size=min(config.sample.batch_size, settings.samples))
