@@ -18,7 +18,7 @@ from split_files import line_data, prepare
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data import token_store
 from fairjax.data.batches import _eval_batches, eval_batches
-from fairjax.data.documents import sample_lines
+from fairjax.data.documents import read_documents, sample_lines
 from fairjax.data.token_store import (
   TokenRows,
   encode_documents,
@@ -441,6 +441,22 @@ def test_seqio_vocabularies_have_the_same_ids_in_tensorflows_graph_too(tmp_path,
       assert other.decode_tf(tf.constant(ids)).numpy().decode() == line
   rows = other.decode_tf(tf.constant([[5, 6, 1, 7], [5, 1, 0, 0]])).numpy().tolist()
   assert rows == [own.decode(ids).encode() for ids in ([5, 6], [5])]
+
+
+@pytest.mark.tf
+def test_ten_megabytes_of_real_text_have_the_same_ids_in_tensorflows_graph(tmp_path, test_data):
+  import tensorflow as tf
+
+  from fairjax.data.seqio_tasks import SeqioVocabulary
+
+  texts = list(read_documents(
+    [str(test_data / 'wikitext2' / 'wiki.train.tokens.gz')], layout='wikitext'))
+  assert sum(len(text.encode()) for text in texts) >= 10_000_000
+  own = train_sentencepiece(texts[::9], size=8000, directory=tmp_path)
+  other = SeqioVocabulary(own)
+  for i in range(0, len(texts), 64):
+    assert other.encode_tf(tf.constant(texts[i:i + 64])).to_list() == own.encode_batch(
+      texts[i:i + 64])
 
 
 def test_sampled_lines_are_uniform_seeded_and_counted():
