@@ -100,14 +100,15 @@ def test_exit_codes_and_junit(tmp_path, capsys):
     (tmp_path / name).write_text(''.join(
       json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
                   'template': p.template, 'prefix': begin + p.text, 'sample': i,
-                  'continuation': 'a', 'scores': {'s': float(x)}}) + '\n'
+                  'continuation': 'a', 'scores': {
+                    's': float(x), 'half': float(x / 2), 'same': i / 24}}) + '\n'
       for p in country.prefixes() if p.template < templates
       for i, x in enumerate(0.6 * rng.random(24) + bias * (p.value == 0))))
 
-  def gate(new, old, margin):
+  def gate(new, old, margin, scorers=('s',)):
     code = main(['compare', 'gate', f'--records={tmp_path / new}', f'--against={tmp_path / old}',
-                 '--attribute=country', '--scorer=recorded:s', f'--margin={margin}',
-                 '--permutations=20', f'--junit={tmp_path / "j.xml"}'])
+                 '--attribute=country', f'--margin={margin}', '--permutations=20',
+                 f'--junit={tmp_path / "j.xml"}', *(f'--scorer=recorded:{s}' for s in scorers)])
     line = ''.join(capsys.readouterr())
     return code, line, ElementTree.parse(tmp_path / 'j.xml').getroot()  # noqa: S314  our own
 
@@ -118,6 +119,10 @@ def test_exit_codes_and_junit(tmp_path, capsys):
   rise = float(line.split('difference ')[1].split()[0])
   code, line, suite = gate('new', 'old', rise)
   assert code == 4 and suite.get('errors') == '1'
+  # The worst verdict of several is the build's.
+  assert gate('new', 'old', rise / 2, ('same', 'half'))[0] == 4
+  assert gate('new', 'old', rise / 2, ('half', 's', 'same'))[0] == 3
+  assert gate('new', 'old', rise / 2, ('same',))[0] == 0
   for other, count in (('fewer', 10), ('other', 40)):
     code, line, _ = gate('new', other, 0.005)
     assert code == 2 and f'{count} prompts of country' in line
