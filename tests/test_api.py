@@ -93,6 +93,16 @@ def test_names_and_values_are_enough_to_measure(tmp_path, expected):
       'm', endpoint='http://localhost:1/v1', attribute=path, output=tmp_path / 'o.jsonl')
 
 
+def test_the_value_is_the_one_that_the_prefix_holds(tmp_path, expected):
+  rows, lines = [{k: r[k] for k in ('prefix', 'continuation')} for r in make_rows()], []
+  for data in (rows, as_file(rows, tmp_path / 'r.csv')):
+    assert fairjax.measure(data, log=lines.append, **OPTIONS).measures == expected
+  assert 'data: 160 records whose value is the one that their prefix holds' in lines
+  for prefix in ('Here and', 'Iran and Iraq are'):
+    with pytest.raises(UserError, match="record 161: field 'value' is missing, .* one value of"):
+      fairjax.measure([*rows, {'prefix': prefix, 'continuation': 'a'}], **OPTIONS)
+
+
 def test_missing_numbers_of_a_data_frame_are_missing():
   pandas = pytest.importorskip('pandas')
   records = [r | {'sample': i % 8} for i, r in enumerate(make_rows())]

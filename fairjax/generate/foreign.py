@@ -61,7 +61,8 @@ def foreign_records(
     read = functools.partial(read, requests=requests)
   elif form == 'csv':
     read = functools.partial(read, columns=tuple(rules.values()))
-  find = _value_finder(attribute) if attribute is not None and 'value' not in rules else None
+  find = (TemplateFinder(attribute).find_value
+          if attribute is not None and 'value' not in rules else None)
   for item, where in _in_form(read(path, left_out), path, form):
     record = {k: v for k, v in item.pop('_fields', {}).items()
               if v is not None or k == 'continuation'}
@@ -77,7 +78,8 @@ def foreign_records(
       left_out[f"without {' and '.join(missing)}"] += 1
       continue
     if find is not None and 'value' not in record:
-      record['value'] = find(record['prefix'])
+      prefix = record['prefix']
+      record['value'] = find(prefix) if isinstance(prefix, str) else None
       if record['value'] is None:
         left_out[f'whose prefix does not hold one value of {attribute.name}'] += 1
         continue
@@ -107,22 +109,6 @@ def _follow(item: Any, way: str) -> Any:
     except (KeyError, IndexError, ValueError, TypeError):
       return _ABSENT
   return item
-
-
-def _value_finder(attribute: Attribute) -> Callable[[str], str | None]:
-  """Finds the only value that a prefix holds; one that is part of another's word counts as that."""
-  finder, values = TemplateFinder(attribute), attribute.value_texts
-
-  @functools.cache
-  def find(prefix):
-    rest = {i: template for i in range(len(values)) if isinstance(prefix, str)
-            and (template := finder.find(i, prefix)) is not None}
-    found = [i for i in rest if not any(
-      len(values[j]) > len(values[i]) and finder.find(i, template) is None
-      for j, template in rest.items())]
-    return values[found[0]] if len(found) == 1 else None
-
-  return find
 
 
 def _rows(path: str | os.PathLike, columns: Sequence[str] = ()) -> _Items:

@@ -91,7 +91,8 @@ def read_records(
     data: path of JSON lines, a JSON array, CSV or TSV with a header, or Parquet, compressed or not
       (`-`: the standard input); a data frame of pandas or Polars, or an Arrow table; or mappings.
     attributes: what the records are about. With one, they need no `attribute`. With any, they need
-      no `template`: it is the prefix without the value (`TemplateFinder`).
+      no `value` where the prefix holds one alone, and no `template`: it is the prefix without the
+      value (`TemplateFinder`).
     columns: their name of a field -> ours, where they differ.
     repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
     counts: gets in words what was changed in reading, and how often.
@@ -111,7 +112,7 @@ def read_records(
   for ours in (columns or {}).values():
     if ours not in (*REQUIRED_FIELDS, *_OPTIONAL) and not ours.startswith('scores.'):
       raise unknown_name('field of records', ours, (*REQUIRED_FIELDS, *_OPTIONAL))
-  known = ['template'] * bool(attributes) + ['attribute'] * (len(attributes) == 1)
+  known = ['value', 'template'] * bool(attributes) + ['attribute'] * (len(attributes) == 1)
   complete = _Completion(attributes) if attributes else None
   found = False
   for record, where in _rows(data, [f for f in REQUIRED_FIELDS if f not in known], rename,
@@ -130,8 +131,10 @@ def read_records(
     raise UserError(f"{name}: no record has a column '{theirs}', which was to be {ours}")
   for ours, number in rename.replaced.items():
     counts[f"values of column '{ours}' replaced by those of '{rename.theirs(ours)}'"] += number
-  if complete is not None and complete.derived:
-    counts['records whose template is the prefix without its value'] += complete.derived
+  if complete is not None:
+    counts += collections.Counter({
+      'records whose value is the one that their prefix holds': complete.found,
+      'records whose template is the prefix without its value': complete.derived})
 
 
 def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
@@ -201,6 +204,17 @@ class TemplateFinder:
     self._pronouns = [{word.lower(): places[name] for name, word in own.items()}
                       for own in pronouns]
     self.find = functools.lru_cache(maxsize=1 << 16)(self._find)
+    self.find_value = functools.lru_cache(maxsize=1 << 16)(self._find_value)
+    self._texts = attribute.value_texts
+
+  def _find_value(self, prefix: str) -> str | None:
+    """The only value that a prefix holds; one that is part of another's word counts as that."""
+    rest = {i: template for i in range(len(self._texts))
+            if (template := self.find(i, prefix)) is not None}
+    found = [i for i in rest if not any(
+      len(self._texts[j]) > len(self._texts[i]) and self.find(i, template) is None
+      for j, template in rest.items())]
+    return self._texts[found[0]] if len(found) == 1 else None
 
   def _find(self, value: int, prefix: str) -> str | None:
     """The template of a prefix that holds a value; None where it does not hold it."""
@@ -220,14 +234,14 @@ class TemplateFinder:
 
 
 class _Completion:
-  """Adds the attribute and the template that records lack."""
+  """Adds the attribute, the value and the template that records lack."""
 
   def __init__(self, attributes: Sequence[Attribute]):
     self._attributes = {a.name: a for a in attributes}
-    # Made for the first record without a template: its patterns take a second to compile.
+    # Made for the first record that lacks something: its patterns take a second to compile.
     self._finder = functools.cache(lambda name: TemplateFinder(self._attributes[name]))
     self._labelled: dict[str, bool] = {}
-    self.derived = 0
+    self.derived, self.found = 0, 0
 
   def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
     if record.get('attribute') is None and len(self._attributes) == 1:
@@ -236,6 +250,12 @@ class _Completion:
     attribute = self._attributes.get(name) if isinstance(name, str) else None
     if attribute is None:
       return record  # what is wrong is said when the record is checked
+    if value is None and isinstance(prefix, str):
+      value = record['value'] = self._finder(attribute.name).find_value(prefix)
+      if value is None:
+        raise UserError(f"{where}: field 'value' is missing, and the prefix does not hold exactly "
+                        f'one value of {attribute.name}: give all records that field')
+      self.found += 1
     labelled = record.get('template') not in (None, '')
     if self._labelled.setdefault(attribute.name, labelled) != labelled:
       raise UserError(f"{where}: field 'template' is {'there' if labelled else 'missing'}, unlike "
