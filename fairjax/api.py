@@ -210,7 +210,8 @@ def measure(
     data: one model's records: the path of a file (JSON lines, JSON array, CSV, TSV, Parquet, also
       compressed), a data frame of pandas or Polars, an Arrow table, or mappings. A record has
       `prefix` (the prompt), `value` (of the attribute; not needed where the prompt holds one alone)
-      and `continuation`, and may have `template`, `sample`, `model` and `scores` (docs/exchange.md).
+      and `continuation`, and may have `template`, `sample`, `model` and `scores`
+      (docs/exchange.md).
     attribute: a built-in attribute ('country', 'name', 'occupation'), a YAML file, or an
       `Attribute`. Values without records are left out, with a note.
     scorers: 'vader', 'opinion', 'textblob', 'google', 'bert:DIR' or 'recorded:NAME', or objects
