@@ -5,7 +5,7 @@ import pathlib
 import re
 import types
 
-import led_cases
+import shared_model_cases
 import numpy as np
 import pytest
 from groups import ends, free_address, start
@@ -24,18 +24,18 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 @pytest.fixture(scope='module')
 def group(tmp_path_factory, repository):
   """(folder, (code, printed, errors) of three processes with two devices each)."""
-  folder = tmp_path_factory.mktemp('led')
+  folder = tmp_path_factory.mktemp('shared')
   address = free_address()
   return folder, ends(start(
-    [['-m', 'tests.led_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz'] for i in range(3)],
+    [['-m', 'tests.shared_model_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz'] for i in range(3)],
     repository, devices=2))
 
 
 def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_path):
   folder, found = group
-  assert [re.findall(r'^led (.*)$', text, re.M) for _, text, _ in found] == [
-    [f'{len(led_cases.TEXTS)}'], ['None'], ['None']], found
-  led_cases.run(SharedModels(), GOLDEN, tmp_path / 'one.npz')
+  assert [re.findall(r'^shared (.*)$', text, re.M) for _, text, _ in found] == [
+    [f'{len(shared_model_cases.TEXTS)}'], ['None'], ['None']], found
+  shared_model_cases.run(SharedModels(), GOLDEN, tmp_path / 'one.npz')
   one, many = (np.load(p, allow_pickle=False)
                for p in (tmp_path / 'one.npz', folder / 'group.npz'))
   assert one['scores'].std() > 0.001 and one['cut'].min() > 0 and one['none'].shape[0] == 0
@@ -68,11 +68,11 @@ def test_a_led_model_is_what_it_leads_for_every_python(monkeypatch):
   scorer = load_scorer(f'bert:{GOLDEN / "bert_classifier"}')
   encoder = load_encoder(f'minilm:{GOLDEN / "bert_mlm"}')
   for model, method in ((scorer, 'score'), (encoder, 'encode')):
-    led = models.add(model, method)
+    shared = models.add(model, method)
     for name in ('name', 'fingerprint', method):
-      inspect.getattr_static(led, name)
-    assert (led.name, led.fingerprint) == (model.name, model.fingerprint)
-    assert led.max_length == model.max_length and led.busy_devices == 1
+      inspect.getattr_static(shared, name)
+    assert (shared.name, shared.fingerprint) == (model.name, model.fingerprint)
+    assert shared.max_length == model.max_length and shared.busy_devices == 1
   assert isinstance(models.add(scorer, 'score'), Scorer)
 
 

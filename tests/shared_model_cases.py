@@ -36,7 +36,7 @@ def run(
              cut=[scorer.count_truncated(TEXTS), encoder.count_truncated(TEXTS)])
     return len(scores)
 
-  print('led', models.lead(work), flush=True)
+  print('shared', models.lead(work), flush=True)
   if processes.count() > 1 and processes.is_first():
     try:
       scorer.score(TEXTS)
