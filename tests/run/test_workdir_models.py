@@ -5,9 +5,9 @@ import pathlib
 import re
 import types
 
-import shared_model_cases
 import numpy as np
 import pytest
+import shared_model_cases
 from groups import ends, free_address, start
 
 from fairjax.measure import Scorer, load_scorer, score_texts
@@ -27,7 +27,8 @@ def group(tmp_path_factory, repository):
   folder = tmp_path_factory.mktemp('shared')
   address = free_address()
   return folder, ends(start(
-    [['-m', 'tests.shared_model_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz'] for i in range(3)],
+    [['-m', 'tests.shared_model_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz']
+     for i in range(3)],
     repository, devices=2))
 
 
