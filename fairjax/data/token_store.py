@@ -13,6 +13,7 @@ A store is a folder:
 Letters: B rows of the global batch, b rows of this host, T segment length.
 """
 
+import abc
 import collections
 import dataclasses
 import hashlib
@@ -429,7 +430,7 @@ def _save_array(path: pathlib.Path, array: np.ndarray) -> None:
     np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)
 
 
-class Rows:
+class Rows(abc.ABC):
   """Rows of training batches; the position in the data is a function of the step alone.
 
   Continuing costs nothing, and any number of hosts that divides B reads the same global batch.
@@ -447,16 +448,16 @@ class Rows:
     self.rows = np.split(np.arange(batch_size), count)[index]
     self._starts, self._ends = np.ascontiguousarray(spans[:, :2].T)
 
+  @abc.abstractmethod
   def read(self, step: int) -> dict[str, np.ndarray]:
     """Arrays of this host's rows at a step."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def spans(self, step: int) -> list[np.ndarray]:
     """Matches in the inputs of a step, a `[k, 3]` int32 for each row, relative to the row.
 
     A match that the row cuts begins below 0 or ends above T.
     """
-    raise NotImplementedError
 
   def describe(self, step: int) -> str:
     """Text that identifies a batch, e.g. 'epoch 0, segment 3 of 120'."""

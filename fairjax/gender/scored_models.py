@@ -6,6 +6,7 @@ fills the last place of a text by its next token, and any other by comparing who
 Letters: R texts, C candidates, D model width, V vocabulary, n tokens of one text.
 """
 
+import abc
 import dataclasses
 import functools
 import json
@@ -139,13 +140,13 @@ class _Batched(Scorable):
     self._fill_of = np.array([numbers.get(text, len(numbers)) for text in texts], np.int32)
     self._best_of: dict[int, BatchRunner] = {}
 
+  @abc.abstractmethod
   def _hidden(self, params, ids, mask, packing) -> jax.Array:
     """Last hidden states `[B, T, D]`."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def _at_blank(self, params, ids, mask, packing) -> jax.Array:
     """Log-probabilities `[B, V]` float32 of the pieces in the blank of each row."""
-    raise NotImplementedError
 
   def _runner(self, function: Callable[..., jax.Array], *, per_token: bool = False) -> BatchRunner:
     return BatchRunner(function, self._params, max_length=self.max_length, pad_id=self._pad_id,
