@@ -39,7 +39,7 @@ if TYPE_CHECKING:
   from fairjax.counterfactual import Attribute
 
 _DRAWN = ('samples', 'max-new-tokens', 'temperature', 'seed', 'independent')
-# Who is sampled -> the options that only some read.
+# What is sampled -> the options that it reads, of those that not all read.
 _READS: dict[str, tuple[str, ...]] = {
   '--endpoint': (*_DRAWN, 'chat', 'model', 'instruction', 'body', 'concurrency', 'price-in',
                  'price-out'),

@@ -215,7 +215,7 @@ def refuse(options: argparse.Namespace, *names: str, why: str) -> None:
 
 
 def of_records(options: argparse.Namespace, *names: str, needs: str) -> bool:
-  """Whether a verb works on `--records`; of a run it refuses the options that only they have."""
+  """Whether a verb works on `--records`; refuses the options of records where it works on a run."""
   run = options.config, options.workdir
   if any(run) if options.records else not all(run):
     raise UserError(f'{options.verb} needs --records=FILE {needs}, or --config and --workdir of a '

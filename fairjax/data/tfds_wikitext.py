@@ -98,7 +98,7 @@ def build_wikitext(
   unpacked = folder.parent / 'unpacked'
   if found := find_dataset(corpus, tfds_dir):
     files = {}
-    with contextlib.suppress(UserError):  # no longer there, as they need not be
+    with contextlib.suppress(UserError):  # TFDS needs its sources no longer: they may be gone
       files = find_wikitext(corpus, manual_dir, unpack_to=unpacked) if manual_dir else {}
     if files and _digests(files) != read_json(folder / COUNTS)['sha256']:
       raise UserError(f'{folder} was made of other files than those in {manual_dir}: delete it to '

@@ -592,7 +592,7 @@ def _tile(tiling, lengths, *refs):
     relative_sum[pl.ds(tiling.distance_block(i, j) * block, 2 * block)] += dot(
       tiling, by_distance, with_position, 'xa,xb')
 
-  if tiling.num_branches:  # a tile of theirs goes with the last block of queries
+  if tiling.num_branches:  # the last block of queries also takes a tile of them
     rows, kept, to = Rows(*rows[:5]), Kept(*rows[5:]), Sums(*to)
     biases = content_bias[0], position_bias[0]
 
@@ -864,7 +864,7 @@ def _forward_tile(tiling, lengths, *refs):
   i, j = pl.program_id(2), pl.program_id(3)
   length = lengths[pl.program_id(1)]
 
-  if tiling.num_branches:  # a tile of theirs goes with the last block of queries
+  if tiling.num_branches:  # the last block of queries also takes a tile of them
     rows, to = Rows(*rows), Average(*to)
     biases, with_last = (content_bias[0], position_bias[0]), i == tiling.query_blocks - 1
 

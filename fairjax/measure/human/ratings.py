@@ -379,7 +379,7 @@ def model_differences(
   comparisons: Mapping[Place, Mapping[str, Sequence[MeanRatings]]], *, coupled: bool,
   permutations: int, seed: int,
 ) -> list[dict[str, Any]]:
-  """Tests, for each two models, whether their human I.F. differ, by the ratings of two values."""
+  """Tests for each pair of models whether their human I.F. differ."""
   names = sorted({name for ratings in comparisons.values() for name in ratings})
   found = []
   for number, models in enumerate(itertools.combinations(names, 2)):

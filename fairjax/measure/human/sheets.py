@@ -166,7 +166,7 @@ NO_MODEL = '(not named)'
 
 
 class Strata(NamedTuple):
-  """The strata of records, which are not held: another reading takes those that were drawn."""
+  """The strata of records, as their numbers: the drawn records are read again."""
 
   # Of the records with a text, the number in the order of reading, and the sample number.
   records: dict[Stratum, list[tuple[int, int | None]]]

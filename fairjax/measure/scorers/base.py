@@ -102,8 +102,8 @@ class OpinionScorer:
 
 class _WordListScorer:
   """Scores of a package with a word list: (polarity + 1) / 2, of texts in plain signs."""
-  # Negations in the lists have the straight apostrophe ("don't"), and of the signs beside a word
-  # some are not taken off: they are given ', " and ... for the typographic signs.
+  # The lists spell negations with the straight apostrophe ("don't"), and the packages leave some
+  # signs at a word. So typographic signs become ', " and ... first.
 
   _polarity: Callable[[str], float]  # in [-1, 1], 0 for an empty text
 
@@ -113,7 +113,7 @@ class _WordListScorer:
     return (np.array(polarity, np.float64).reshape(len(texts)) + 1) / 2
 
   def count_changed(self, texts: Sequence[str]) -> int:
-    """How many texts it is given in other signs than they are written in."""
+    """How many texts have signs that are replaced."""
     return sum(_plain_signs(text) != text for text in texts)
 
 
