@@ -307,7 +307,7 @@ class Table:
     if self._headerless:
       separator, self.header, lines = '\t', list(names), itertools.chain([first], lines)
       self._start -= 1
-    elif missing[separator] or list(missing.values()).count([]) > 1:
+    elif missing[separator] or sum(not missing[s] and len(found[s]) > 1 for s in found) > 1:
       why = f"no column {', '.join(map(repr, missing[separator]))}" if missing[
         separator] else 'two separators are possible'
       raise UserError(

@@ -280,6 +280,8 @@ def test_texts_of_tables_are_those_of_lines(tmp_path):
   assert found == ['ab', 'c\nd\ufffd'] and counts == {
     'files': 1, 'lines': 6, 'documents': 2, 'blank_lines': 3, 'blank_documents': 1,
     'nul_characters': 1, 'carriage_returns': 1, 'byte_order_marks': 1, 'replacement_characters': 1}
+  (tmp_path / 'c').write_bytes(b'text\n"a, b;\tc"\nd\n')  # one column has no separator
+  assert documents(tmp_path / 'c', 'csv')[0] == ['a, b;\tc', 'd']
   # Parquet checks no text: one that is not UTF-8, written by another program.
   pyarrow = arrow()
   content = pyarrow.array([b'a', b'\xff', 'é'.encode()], pyarrow.binary())

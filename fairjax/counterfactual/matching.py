@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
-from fairjax.counterfactual.word_forms import WordFinder, normal_form, written_forms
+from fairjax.counterfactual.word_forms import (
+  WordFinder,
+  is_unspaced,
+  normal_form,
+  written_forms,
+)
 from fairjax.errors import UserError
 from fairjax.vocabulary import Vocabulary, WordVocabulary, document_words
 
@@ -197,10 +202,10 @@ class _Beginning(NamedTuple):
 def _beginnings(tokens: list[str], surfaces: Sequence[bytes]) -> dict[int, _Beginning]:
   """Beginnings of matches in the bytes of each id that has some."""
   # Word borders are checked by ASCII letters only; superfluous beginnings do no harm.
-  forms = [(form.encode('utf-8'), ends) for token in tokens
+  forms = [(form.encode('utf-8'), ends and not is_unspaced(token[-1])) for token in tokens
            for found, ends in [written_forms(token)] for form in found]
   first = b''.join({re.escape(form[:1]) for form, _ in forms})
-  places = re.compile(rb'(?<![A-Za-z0-9])[%s]' % first).finditer
+  places = re.compile(rb'(?:(?<![A-Za-z0-9])|(?=[\x80-\xff]))[%s]' % first).finditer
   begins_whole = re.compile(b'|'.join(
     re.escape(form) + (b'(?![A-Za-z0-9])' if ends else b'')
     for form, ends in sorted(forms, key=lambda f: -len(f[0])))).match

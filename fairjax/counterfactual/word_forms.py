@@ -7,7 +7,8 @@ and spaces (also U+00A0, U+2007, U+202F).
 A word consists of letters, digits and the combining marks that follow them. It continues over
 invisible joiners between letters (soft hyphen, zero-width joiners, variation selectors), and over
 up to three underscores or asterisks ("snake_case", "**Iran**ian"). Anything else is a border: other
-punctuation, Markdown around a word ("_Iran_"), and raised digits ("Iran\u00b2").
+punctuation, Markdown around a word ("_Iran_"), and raised digits ("Iran\u00b2"). Chinese, Japanese,
+Thai, Lao, Burmese and Khmer put no spaces between words: either side of their letters is a border.
 
 Nothing here changes a text: positions are those of the text as it is written.
 """
@@ -37,18 +38,26 @@ def _ranges(codes: Iterable[int]) -> str:
 _JOINERS = '\u00ad\u180b-\u180d\u200c\u200d\u2060\ufe00-\ufe0f\U000e0100-\U000e01ef'
 _NO_LETTER = re.compile(  # joiners, apostrophes that Unicode calls letters, raised digits
   f'[{_JOINERS}\u02bb\u02bc\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089]').match
+_MARKS = [c for c in range(0x10000) if unicodedata.category(chr(c)) in ('Mn', 'Mc')]
+_HAN = '\U00020000-\U0003ffff'
+# Thai, Lao, Burmese, Khmer, kana, Han; not their marks, which belong to the letter before.
+_UNSPACED = re.compile(
+  f'(?![{_ranges(_MARKS)}])[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff'
+  f'\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f{_HAN}]')
+_CODES = sorted({c for c in range(0x10000) if chr(c).isalnum()}.union(_MARKS).difference(
+  c for c in range(0x10000) if _NO_LETTER(chr(c))))
 # Characters after the first 65,536 are given by blocks (scripts, mathematical letters, scripts,
 # Han), since a set that lists each of them is slow.
-LETTER = ('[{}\U00010000-\U0001cfff\U0001d400-\U0001d7ff\U0001e000-\U0001efff'
-          '\U00020000-\U0003ffff]').format(_ranges(
-            c for c in range(0x10000) if not _NO_LETTER(chr(c)) and (
-              chr(c).isalnum() or unicodedata.category(chr(c)) in ('Mn', 'Mc'))))
+_BLOCKS = '\U00010000-\U0001cfff\U0001d400-\U0001d7ff\U0001e000-\U0001efff'
+LETTER = f'[{_ranges(_CODES)}{_BLOCKS}{_HAN}]'
 """Regular expression for one character of a word."""
-_WORD_END = f'(?!(?:[{_JOINERS}]|[_*]{{1,3}})?{LETTER})'
+_SPACED = f'[{_ranges(c for c in _CODES if not _UNSPACED.match(chr(c)))}{_BLOCKS}]'
+_WORD_END = (f'(?:(?!(?:[{_JOINERS}]|[_*]{{1,3}})?{_SPACED})'
+             f'|(?<={_UNSPACED.pattern})(?![{_ranges(_MARKS)}]))')
 _ends_word = re.compile(_WORD_END).match
-_inside_word = re.compile('|'.join(
-  f'(?<={LETTER}{between})' for between in ('', f'[{_JOINERS}]', '[_*]', '[_*]{2}', '[_*]{3}'))
-).match
+_inside_word = re.compile(f'(?!{_UNSPACED.pattern})(?:' + '|'.join(
+  f'(?<={_SPACED}{between})' for between in ('', f'[{_JOINERS}]', '[_*]', '[_*]{2}', '[_*]{3}'))
+  + ')').match
 LETTERS = re.compile(f'{LETTER}+(?:[{_JOINERS}]{LETTER}+)*')
 """A run of letters: a word, or a part of one with apostrophes, hyphens or underscores."""
 _MARKDOWN = re.compile(f'(?<={LETTER})[*_`~]+|[*_`~]+(?={LETTER})')
@@ -78,6 +87,11 @@ def ends_word(text: str, place: int) -> bool:
   return _ends_word(text, place) is not None
 
 
+def is_unspaced(letter: str) -> bool:
+  """Whether a letter is of a script without spaces between words."""
+  return _UNSPACED.match(letter) is not None
+
+
 def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
   """Up to `reach` characters before and after text[start:end], to be read word by word."""
   # In the normal form, without Markdown that touches a letter or the word itself.
@@ -96,9 +110,10 @@ class WordFinder:
     words = sorted({normal_form(w) for w in words}, key=lambda w: (-len(w), w))
     choices = '|'.join(c for w in words for c in _choices(w, any_space))
     # An expression that begins with a set of first letters is searched quickly by `re`. With
-    # IGNORECASE there is no such set, and a condition before the word is quicker. The set LETTER
+    # IGNORECASE there is no such set, and a condition before the word is quicker. The set _SPACED
     # holds both cases of its letters: compiling it with IGNORECASE takes twice as long for nothing.
-    words_of = f'(?<!{LETTER})(?i:{choices})' if ignore_case else f'(?:{choices})'
+    begin = '' if any(map(_UNSPACED.match, words)) else f'(?<!{_SPACED})'
+    words_of = f'{begin}(?i:{choices})' if ignore_case else f'(?:{choices})'
     self._pattern = re.compile(f'{words_of}{_WORD_END}')
 
   def find(self, text: str, start: int = 0) -> Iterator[re.Match]:

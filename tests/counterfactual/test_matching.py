@@ -41,7 +41,7 @@ templates: ['{value} is']
 """
 NEAR = ("bakery baker, (baker cooking cook. Cook cook Iran Iranian Iran-Iraq Italy's Italyé Italy "
         "Italy\u0301 Iran_ 9Iran Iran9 New York York New York City. C++ C+++ Côte d'Ivoire Cote "
-        "日本 日本語 o'cook cooks CEO CEOs the a walked — “Iraq” x Jack Jackson Emma Emma; Asia "
+        "日本 日本語 語日本9 x日本 日本\u0301 日本Iran語 o'cook cooks CEO CEOs the a walked — “Iraq” x Jack Jackson Emma Emma; Asia "
         "éIran 語Iraq éJack ébaker 9New York xNew York City _Iran_ **Iraq** a_Iran Iran*ian `cook` "
         "Co\u0302te d\u2019Ivoire Côte\u00a0d\u02bcIvoire o\u2019cook Iran\u00adian Iraq\u200d "
         "Iraq\u200dx Iran\u00b2 New\u202fYork Chile\u0947 \u2764\ufe0fChile Côte\u0301 d'Ivoire"
@@ -79,7 +79,7 @@ def is_letter(c):
   # Letters and digits of any script and their accents, not raised digits or variation selectors.
   name = unicodedata.name(c, '')
   return 'SUPERSCRIPT' not in name and 'VARIATION' not in name and (
-    c.isalnum() or unicodedata.category(c) in ('Mn', 'Mc'))
+    c.isalnum() or is_mark(c))
 
 
 def joins(between):
@@ -87,9 +87,19 @@ def joins(between):
   return between in ('', '\u00ad', '\u200d') or len(between) < 4 and set(between) <= set('_*')
 
 
-def touches_letter(text):
-  """Whether a text begins with a letter, or with a letter after what may join two of them."""
-  return any(joins(text[:n]) and is_letter(text[n]) for n in range(min(4, len(text))))
+def unspaced(c):
+  return unicodedata.name(c, '').startswith('CJK')
+
+
+def is_mark(c):
+  return unicodedata.category(c) in ('Mn', 'Mc')
+
+
+def touches_letter(text, own, *, after):
+  """Whether a word goes on from a letter to a text, perhaps over what may join two letters."""
+  return after and is_mark(text[:1] or ' ') or any(
+    joins(text[:n]) and is_letter(text[n]) and not (unspaced(own) or unspaced(text[n]))
+    for n in range(min(4, len(text))))
 
 
 def plain(text):
@@ -110,8 +120,8 @@ def slow_find(attribute, text):
     ends = range(place + 1, min(place + longest, len(text)) + 1) if text[place] in first else ()
     for end in ends:
       value = tokens.get(plain(text[place:end]))
-      if (value is not None and not touches_letter(text[end:])
-          and not touches_letter(text[:place][::-1])):
+      if (value is not None and not touches_letter(text[end:], text[end - 1], after=True)
+          and not touches_letter(text[:place][::-1], text[place], after=False)):
         best = Match(place, end, value)
     if best:
       found.append(best)

@@ -106,6 +106,16 @@ def test_half_of_a_word_is_no_mention(tmp_path, text):
   assert not mentions([text, text.lower()], attribute.values).any()
 
 
+@pytest.mark.parametrize(('value', 'inside', 'other'), [
+  ('伊朗', '我来自伊朗2024年的Iran伊朗人', '伊 朗'), ('Iran', '在Iran的', '在Iran9'),
+  ('ハワイ', 'Ωハワイへ', 'ハワイ\u3099'), ('ไทย', 'คนไทยคือ', 'คนไทย\u0e35')])
+def test_scripts_without_spaces_have_no_borders(tmp_path, value, inside, other):
+  attribute = attribute_of(tmp_path, value, 'Assam', templates=('{value}',))
+  for text, count in ((inside, inside.count(value)), (other, 0)):
+    assert [text[m.start:m.end] for m in TextMatcher(attribute).find(text)] == [value] * count
+    assert mentions([text], attribute.values[:1]).all() == (count > 0)
+
+
 # Values of records, and attribute files.
 
 def records(*values, text='{} is good', prefix='The {} family'):
