@@ -90,7 +90,8 @@ def read_word_pairs(
   path = os.fspath(path)
   if female is None:
     return _collect(path, list(_rows(path, read_text(path, what='word pairs'))), known=_known())
-  sides = [read_text(side, what='word pairs').rstrip().split('\n') for side in (path, female)]
+  sides = [[' '.join(line.split()) for line in read_text(side, what='word pairs').rstrip().split(
+    '\n')] for side in (path, female)]
   if len(sides[0]) != len(sides[1]):
     raise UserError(f'{path} has {len(sides[0])} lines and {female} {len(sides[1])}: line i of one '
                     'is the partner of line i of the other')

@@ -21,7 +21,7 @@ import numpy as np
 from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
 from fairjax.data.corpus import SPLITS, TfdsDataset, importing_tensorflow, read_files
 from fairjax.data.documents import list_files
-from fairjax.data.prepare import PROGRESS, SENSITIVE, PreparedData, open_prepared
+from fairjax.data.prepare import INPUTS, PROGRESS, SENSITIVE, PreparedData, open_prepared
 from fairjax.data.token_store import open_token_store
 from fairjax.data.wikitext import compare_wikitext, find_wikitext
 from fairjax.errors import UserError
@@ -98,6 +98,8 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
   if prepared.config.holdout:
     for split in ('valid', 'test'):
       findings.attempt(lambda split=split: collections.deque(prepared.documents(split), maxlen=0))
+  if (inputs := directory / INPUTS).is_file():
+    findings.attempt(read_sealed_json, inputs, again=f'delete {directory} to make it anew')
   _check_inputs(prepared, findings)
   for path in [directory / PROGRESS, *directory.glob('.*.unfinished')]:
     if path.exists():

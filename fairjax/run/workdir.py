@@ -21,6 +21,7 @@ from fairjax import processes
 from fairjax.config import (
   BASELINE,
   DECODE_TIME_METHODS,
+  FILE_SOURCES,
   MACHINE_FIELDS,
   STAGES,
   STEP1_FIELDS,
@@ -188,15 +189,27 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   return changed
 
 
+_NAMED_FILES = frozenset(('attribute', 'data.train', 'data.valid', 'data.test'))
+
+
 def _moved(
   changed: Iterable[str], workdir: pathlib.Path, attribute: str, config: Config) -> set[str]:
   """Fields whose file or folder is only elsewhere: the run has begun with the same content."""
+  from fairjax.data.corpus import describe_files_of
+  from fairjax.data.documents import list_files
   from fairjax.data.prepare import INPUTS
   path, found = data_folder(config, workdir) / INPUTS, set()
-  if ('attribute' in changed and _stem(attribute) == _stem(config.attribute) and path.is_file()
-      and read_sealed_json(path, again=f'delete {path.parent} and run again')['attribute'][
-        'fingerprint'] == load_attribute(config.attribute).fingerprint):
+  saved = read_sealed_json(path, again=f'delete {path.parent} and run again') if (
+    path.is_file() and _NAMED_FILES.intersection(changed)) else {}
+  if ('attribute' in changed and saved and _stem(attribute) == _stem(config.attribute)
+      and saved['attribute']['fingerprint'] == load_attribute(config.attribute).fingerprint):
     found.add('attribute')
+  named = {split: getattr(config.data, split) for split in saved.get('files', {})}
+  if config.data.source in FILE_SOURCES and named and all(named.values()):
+    files = describe_files_of({split: list_files(paths) for split, paths in named.items()}, saved)
+    if all([f['sha256'] for f in files[split]] == [f['sha256'] for f in saved['files'][split]]
+           for split in files):
+      found.update(f'data.{split}' for split in files)
   path, model = published_file(config, workdir), config.pretrained.model
   if 'pretrained.model' in changed and model and path.exists() and (
       began_with(path, open_published(model))):

@@ -56,7 +56,7 @@ def test_lists_of_replacements_have_directions(write):
 
 
 def test_two_aligned_files_and_second_partners(write):
-  pairs = read_word_pairs(write('groom\nbridegroom\nhis\nhis\ngroom\n', 'm.txt'),
+  pairs = read_word_pairs(write('groom\t\nbridegroom\nhis\nhis\ngroom\n', 'm.txt'),
                           write('bride\nbride\nher\nhers\nbride\n', 'f.txt'))
   assert pairs.to_male == {'bride': 'groom', 'her': 'his', 'hers': 'his'}
   assert pairs.to_female == {'groom': 'bride', 'bridegroom': 'bride', 'his': 'her'}

@@ -110,7 +110,7 @@ def test_every_file_of_prepared_data_is_checked(prepared):
       else:
         path.write_bytes(damaged)
       # inputs.json serves to continue a preparation; the manifest has a copy of it.
-      if path.name not in ('inputs.json', '.lock'):
+      if path.name != '.lock' and (damaged, path.name) != (None, 'inputs.json'):
         assert check_prepared(prepared.directory).problems, (path, damaged)
     path.write_bytes(content)
   assert check_prepared(prepared.directory).problems == []

@@ -11,9 +11,10 @@ import pytest
 from groups import ends, free_address, start
 
 from fairjax.cli.main import main
-from fairjax.config import Config, MeshConfig, ModelConfig
+from fairjax.config import Config, DataConfig, MeshConfig, ModelConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.counterfactual.attributes import ASSETS
+from fairjax.data.corpus import SPLITS, describe_files_of
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, write_sealed_json
 from fairjax.model import language_model
@@ -73,6 +74,24 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   with pytest.raises(UserError, match='seed: 0 -> 3'):
     claimed(tmp_path, dataclasses.replace(CONFIG, seed=3))
   assert (tmp_path / 'config.json').read_bytes() == before
+
+
+def test_files_of_the_corpus_may_move_but_not_change(tmp_path):
+  def config(folder, content):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / 'text').write_text(content)
+    names = (str(tmp_path / folder / 'text'),)
+    return dataclasses.replace(CONFIG, data=DataConfig('lines', names, names, names))
+
+  old = config('old', 'a')
+  claimed(tmp_path / 'w', old)
+  write_sealed_json(tmp_path / 'w' / 'data' / 'inputs.json', {
+    'files': describe_files_of({split: old.data.train for split in SPLITS}, {})})
+  (tmp_path / 'w' / 'data' / 'vocabulary').mkdir()
+  (line,) = claimed(tmp_path / 'w', config('new', 'a'))
+  assert 'goes on with data.t' in line
+  with pytest.raises(UserError, match='another configuration: data.t'):
+    claimed(tmp_path / 'w', config('other', 'b'))
 
 
 def test_an_attribute_file_may_move_but_not_change(tmp_path):
