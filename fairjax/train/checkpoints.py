@@ -12,7 +12,6 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import pathlib
 import re
@@ -38,6 +37,7 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
+from fairjax.train.metrics import finite_or_text
 from fairjax.train.sharding import to_host
 
 # Digests of the leaves of a train state: a restored state is compared with the saved one.
@@ -480,9 +480,7 @@ def write_done(
   directory: pathlib.Path, *, step: int, digest: str, identity: Identity, summary: dict[str, Any]
 ) -> None:
   """Marks the stage finished, atomically, with the SHA-256 of its `metrics.jsonl`."""
-  # A number that is not finite is text, as in `metrics.jsonl`.
-  summary = {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-             for name, value in summary.items()}
+  summary = {name: finite_or_text(value) for name, value in summary.items()}
   if processes.is_first():
     lines = directory / 'metrics.jsonl'  # an imported model has none
     metrics = file_sha256(lines) if lines.exists() else None

@@ -12,7 +12,7 @@ from fairjax.progress import format_time
 KINDS = {'step': 'productive', 'wait': 'productive', 'agree': 'productive', 'compile': 'compiling',
          'input': 'waiting for input', 'evaluate': 'evaluating',
          'checkpoint': 'writing checkpoints', 'start': 'starting and ending',
-         'end': 'starting and ending'}
+         'data': 'starting and ending', 'end': 'starting and ending'}
 """Part of a stage -> what its time counts as."""
 
 LOST, STOPPED = 'lost to restarts', 'stopped'
@@ -82,7 +82,7 @@ def read_goodput(directory: pathlib.Path) -> Goodput | None:
       if line['step'] > again_from:  # the share of its steps that were not done again
         kept = max(0.0, again_from - last) / max(1, line['step'] - last)
       for part, value in line['seconds'].items():
-        again = number > 0 and part in ('start', 'compile')
+        again = number > 0 and part in ('start', 'data', 'compile')
         seconds[KINDS[part]] += 0.0 if again else kept * value
         seconds[LOST] += value if again else (1 - kept) * value
       last = line['step']

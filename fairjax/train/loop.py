@@ -116,6 +116,7 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
       end = start if final else stage.config.steps
       writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
                             log=log, tracker=stage.log_config.to, name=stage.name)
+    with watch.part('data'):
       # At the end there is nothing to read, and the data may be too short to lay out again.
       batches = stage.batches(start) if start < end else iter(())
     watch.begin(start, {
@@ -287,7 +288,13 @@ class _Skips:
     """Saves the state of the last good step and the bad batches; ends the run."""
     # A skipped update changes the counters only, so the state is still that of the last good step.
     stage, good, first = self._stage, self._good, self._row[0]
-    if good:
+    fault = (f'[{stage.name}] loss or gradient was not finite (or a spike) {len(self._row)} times '
+             f'in a row, first at step {first}, batch: {stage.batch_name(first)}')
+    if isinstance(store, _NoStore):
+      raise Fault(f'{fault}. A lower learning rate helps')
+    # One that was saved since has the same parameters, and would have this one pruned.
+    saved = max((step for step in store.steps() if step >= good), default=good)
+    if good and saved == good:
       count = len(self._row)
       guard = dataclasses.replace(state.guard, in_a_row=state.guard.in_a_row * 0,
                                   total=state.guard.total - count)
@@ -299,9 +306,8 @@ class _Skips:
       write_json(path, {'stage': stage.name, 'last_good_step': good, 'skipped': [
         {'step': step, 'batch': stage.batch_name(step)} for step in self._row]})
     raise Fault(
-      f'[{stage.name}] loss or gradient was not finite (or a spike) {len(self._row)} times in a '
-      f'row, first at step {first}, batch: {stage.batch_name(first)}; '
-      + (f'the last good state is saved as step {good}' if good else 'no step before was good')
+      fault + (f'; the last good state is saved as step {saved}' if good else
+               '; no step before was good')
       + f', the batches are listed in {path}. A lower learning_rate, a longer warmup_steps or a '
       'smaller clip_norm helps, in another --workdir')
 
@@ -368,11 +374,11 @@ def _fixed(name: str, value: float) -> str:
 
 
 def _counters(lines: Sequence[Mapping[str, Any]]) -> str:
-  """Counters of branches, as means of the intervals; '' where there are none."""
-  found: dict[str, list[float]] = {}
-  for line in lines:
-    for name, value in line.items():
-      if name.startswith('branches/'):
-        found.setdefault(name.partition('/')[2].replace('_', ' '), []).append(value)
-  means = {name: math.fsum(values) / len(values) for name, values in found.items()}
-  return ', '.join(f'{name} {mean:,.1f}' for name, mean in means.items() if mean)
+  """Counters of branches, as means over the updates that were made; '' where there are none."""
+  ends = [0, *(line['step'] for line in lines)]
+  weights = np.diff(ends) - [line.get('skipped_updates', 0) for line in lines]
+  names = dict.fromkeys(name for line in lines for name in line if name.startswith('branches/'))
+  means = {name: np.average([line.get(name, 0.0) for line in lines], weights=weights)
+           for name in names}
+  return ', '.join(f"{name.partition('/')[2].replace('_', ' ')} {mean:,.1f}"
+                   for name, mean in means.items() if mean)

@@ -20,6 +20,11 @@ Metrics = dict[str, tuple[Any, Any]]
 """Name -> (value, weight), both scalars; an interval reports sum(value * weight) / sum(weight)."""
 
 
+def finite_or_text(value: Any) -> Any:
+  """A value for JSON, which has no number that is not finite: that is text, which `float` reads."""
+  return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class IntervalMetrics:
   """Collects device scalars without waiting for them; fetches them once per interval."""
 
@@ -29,7 +34,7 @@ class IntervalMetrics:
 
   def to_json(self) -> list[Any]:
     """The interval so far as JSON values; a mean over them is bit for bit that over the scalars."""
-    return [[step, {name: [float(value), float(weight)] for name, (value, weight) in
+    return [[step, {name: [finite_or_text(float(value)), float(weight)] for name, (value, weight) in
                     metrics.items()}] for step, metrics in jax.device_get(self._steps)]
 
   def add(self, step: int, metrics: Metrics) -> None:
@@ -109,7 +114,7 @@ class MetricWriter:
     if kind == 'valid':
       self.evaluated.add(step)
     line = {'step': step, 'kind': kind} | {
-      name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+      name: finite_or_text(value) for name, value in values.items()}
     self.lines.append(line)
     if self._file is None:
       return

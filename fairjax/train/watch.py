@@ -2,11 +2,11 @@
 
 Parts are `compile`, `input`, `step` (the program is started), `wait` (for results of steps),
 `agree` (of the processes, whether to stop), `evaluate`, `checkpoint`, `write` (a checkpoint in the
-background), `start` and `end`, and `batch` of sampling. A part hangs when it takes
-`log.hang_factor` times its usual time, at least `log.hang_seconds`. Its usual time is the longest
-of the last 100, without the first, in which programs are compiled and caches filled. A part that
-has no usual time yet may take `hang_factor * hang_seconds`, compilation and the first batch of
-sampling any time.
+background), `start`, `data` (is laid out; step 2 labels its sentences) and `end`, and `batch` of
+sampling. A part hangs when it takes `log.hang_factor` times its usual time, at least
+`log.hang_seconds`. Its usual time is the longest of the last 100, without the first, in which
+programs are compiled and caches filled. A part that has no usual time yet may take `hang_factor *
+hang_seconds`, compilation, `data` and the first batch of sampling any time.
 
 The times lie in `times.jsonl`, beside `metrics.jsonl`, whose bytes are those of any run: a line for
 each start of the stage, and lines of seconds by part, each up to a step. `goodput` adds them up.
@@ -114,7 +114,7 @@ class Watch:
     """Seconds after which a part hangs."""
     factor, least = self._config.hang_factor, self._config.hang_seconds
     usual = self._usual.get(name)
-    if name == 'compile' or (name == 'batch' and not usual):
+    if name in ('compile', 'data') or (name == 'batch' and not usual):
       return float('inf')
     return max(least, factor * max(usual)) if usual else factor * least
 

@@ -335,30 +335,35 @@ class TestSkippedUpdates:
     assert 'the first at step 1, batch: train segment 1' in warnings[0]
     counted = [x.get('skipped_updates', 0) for x in read_metrics(found.directory / 'metrics.jsonl')]
     assert sum(counted) == 3
-    # Interrupted between two of them: the same bits.
-    stop = StopSignal()
-    other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=lambda line: (
-      setattr(stop, 'received', stop.received or 'step 3/' in line)))
-    with pytest.raises(Preempted):
+    # Interrupted between two of them, within an interval: the same bits.
+    stop = DelayedStop()
+
+    def interrupt(line):
+      if 'step 4/' in line:
+        stop.steps = 1
+
+    other = _curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5}), stop=stop, log=interrupt)
+    with pytest.raises(Preempted, match='after step 5'):
       _train(other, 'lm')
     again = _train(_curriculum(tmp_path / 'b', feed=FaultyFeed({1, 4, 5})), 'lm')
     assert again.digest == found.digest
     assert read_done(again.directory)['summary'] == read_done(found.directory)['summary']
 
-  @pytest.mark.parametrize('first', [0, 4])
+  @pytest.mark.parametrize(('first', 'every', 'saved'), [
+    (0, 12, 0), (4, 12, 4), (4, 6, 6)])  # the last: saved between two of them
   def test_too_many_in_a_row_stop_with_the_last_good_state_and_the_batches(
-      self, tmp_path, first):
+      self, tmp_path, first, every, saved):
     config = dataclasses.replace(CONFIG, lm=dataclasses.replace(
-      CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=12))
+      CONFIG.lm, steps=12, max_skipped=3, log_every=12, checkpoint_every=every, keep_checkpoints=1))
     feed = FaultyFeed(set(range(first, first + 4)))  # those after them are never reached
-    words = f'saved as step {first}' if first else 'no step before was good'
+    words = f'saved as step {saved}' if first else 'no step before was good'
     with pytest.raises(Fault, match=rf'first at step {first}, .*{words}'):
       _train(_curriculum(tmp_path, config=config, feed=feed), 'lm')
     found = json.loads((tmp_path / 'lm' / 'diverged.json').read_text())
     assert found['last_good_step'] == first
     assert found['skipped'][0] == {'step': first, 'batch': f'train segment {first}'}
     assert read_done(tmp_path / 'lm') is None
-    if first:  # what is saved is the state of an undisturbed run at that step
+    if first == saved > 0:  # what is saved is the state of an undisturbed run at that step
       straight = dataclasses.replace(config, lm=dataclasses.replace(
         config.lm, log_every=4, checkpoint_every=4, keep_checkpoints=9))
       _train(_curriculum(tmp_path / 'b', config=straight), 'lm')

@@ -1,8 +1,19 @@
 """Lines of progress: the numbers that somebody watches; counters are means over the stage."""
 
+import itertools
 import types
 
-from fairjax.train.loop import _counters, _format
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fairjax.config import MeshConfig, TrainConfig
+from fairjax.errors import Fault
+from fairjax.train.loop import Stage, _counters, _format, run_unsaved
+from fairjax.train.optimizer import Adam
+from fairjax.train.sharding import make_mesh
+from fairjax.train.steps import BoundStep, TrainState, make_update
 
 MEANS = {
   'branches/hits': 49.5, 'branches/too_long': 0.0, 'cosine': 0.93056,
@@ -24,4 +35,27 @@ def test_a_line_holds_what_somebody_watches_in_fixed_decimals():
 
 
 def test_counters_are_means_and_zeros_are_left_out():
-  assert _counters([MEANS, MEANS | {'branches/hits': 50.5}, {'loss': 1.0}]) == 'hits 50.0'
+  short = MEANS | {'branches/hits': 39.5, 'step': 12, 'skipped_updates': 1.0}  # one step counts
+  assert _counters([MEANS | {'step': 10}, short, {'step': 15, 'skipped_updates': 3.0}]
+                   ) == f'hits {(10 * 49.5 + 39.5) / 11:.1f}'
+
+
+def test_a_training_that_is_not_saved_writes_nothing_when_it_diverges(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  config = TrainConfig(steps=9, max_skipped=3)
+  adam = Adam.of(config)
+
+  def loss(params, memory, batch, key):
+    mean = (params * batch['x']).mean()
+    return mean, (memory, {'loss': (mean, jnp.ones(()))})
+
+  stage = Stage(
+    name='probe', config=config, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
+    init_state=lambda: TrainState.fresh(jnp.ones(2), adam),
+    step=BoundStep(jax.jit(make_update(loss, adam)), 0),
+    batches=lambda start: ({'x': np.full(2, np.nan if step > 4 else 1.0, np.float32)}
+                           for step in itertools.count(start)),
+    batch_name='draw {}'.format, work_per_step=1)
+  with pytest.raises(Fault, match=r'4 times in a row, first at step 5, batch: draw 5\. A lower'):
+    run_unsaved(stage, log=lambda line: None)
+  assert not list(tmp_path.iterdir())

@@ -83,7 +83,7 @@ def test_the_usual_time_is_the_longest_but_the_first(monkeypatch, tmp_path):
       clock[0] += seconds
     assert watch.limit('wait') == limit
   assert watch.limit('input') == 3000.0
-  assert watch.limit('compile') == watch.limit('batch') == float('inf')
+  assert watch.limit('compile') == watch.limit('data') == watch.limit('batch') == float('inf')
   assert watch.seconds == {'wait': 1072.0}
 
 
