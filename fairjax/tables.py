@@ -117,6 +117,13 @@ def whole_row(row: Any, where: str, *, repair: bool | None = None,
   return replace_broken(row)
 
 
+def check_distinct(columns: Sequence[str], where: str | os.PathLike) -> None:
+  """Raises `UserError` where two columns have one name: the second would replace the first."""
+  twice = [n for n in dict.fromkeys(columns) if n and columns.count(n) > 1]
+  if twice:
+    raise UserError(f"{where}: two columns {', '.join(twice)}: keep one")
+
+
 def read_header(begin: bytes, *, rows: int, pattern: str = r'[\w.]*') -> list[str]:
   """Names of the columns if the first lines look like a table: as many cells in each row."""
   text = begin.decode('utf-8', 'ignore')
@@ -153,9 +160,9 @@ def arrow_table(data: Any) -> Any | None:
       arrow()
       from pyarrow.interchange import from_dataframe
       return from_dataframe(data)
-  except (ImportError, TypeError, arrow().ArrowException) as e:
-    raise UserError(f'the data frame cannot become an Arrow table ({e}): give each column values '
-                    'of one type') from None
+  except (ImportError, TypeError, ValueError, arrow().ArrowException) as e:
+    raise UserError(f'the data frame cannot become an Arrow table ({e}): give each column a name '
+                    'of its own and values of one type') from None
   return None
 
 
@@ -166,6 +173,7 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
   try:
     with seekable(file) as whole, pa.parquet.ParquetFile(
         whole, page_checksum_verification=True) as opened:
+      check_distinct(opened.schema_arrow.names, path)
       yield opened
   except (pa.ArrowException, OSError) as e:
     raise UserError(f'{path}: cannot be read as Parquet ({first_line(e)}): copy the file '
@@ -314,9 +322,7 @@ class Table:
         f'{path}:{max(self._start, 1)}: {why}: the header must name the columns '
         f"{', '.join(columns)}, separated by one of comma, semicolon and tab{hint}; this line is "
         f'{_shown(first)}')
-    twice = [n for n in dict.fromkeys(self.header) if n and self.header.count(n) > 1]
-    if twice:
-      raise UserError(f"{path}:{self._start}: two columns {', '.join(twice)}: keep one")
+    check_distinct(self.header, f'{path}:{self._start}')
     self._reader = csv.reader(lines, delimiter=separator, strict=True,
                               quoting=_quoting(separator, unquoted_tabs))
 

@@ -111,6 +111,21 @@ def test_missing_numbers_of_a_data_frame_are_missing():
     fairjax.measure(pandas.DataFrame(records), **OPTIONS)
 
 
+@pytest.mark.parametrize('form', ['pandas', 'Arrow', 'Parquet'])
+def test_of_two_columns_of_one_name_none_replaces_the_other(form, tmp_path):
+  pa = pytest.importorskip('pyarrow')
+  table = pa.Table.from_pylist(make_rows())
+  data = table.append_column('value', table['value'])
+  if form == 'pandas':
+    data = pytest.importorskip('pandas').DataFrame(make_rows())
+    data.insert(0, 'value', data['value'], allow_duplicates=True)
+  elif form == 'Parquet':
+    pytest.importorskip('pyarrow.parquet').write_table(data, tmp_path / 'r.parquet')
+    data = tmp_path / 'r.parquet'
+  with pytest.raises(UserError, match='wo columns value: keep one|Duplicate column names found'):
+    fairjax.measure(data, **OPTIONS)
+
+
 def test_the_command_line_gives_the_same(tmp_path, capsys, expected):
   path = as_file(of_users(make_rows()), tmp_path / 'r.csv')
   assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader', '--json',

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairjax.errors import UserError, first_line
-from fairjax.tables import arrow, open_parquet
+from fairjax.tables import arrow, check_distinct, open_parquet
 
 ROW_GROUP = 20_000  # records that are in memory at a time
 _BATCH = 2_000  # rows that become Python objects at a time
@@ -78,6 +78,7 @@ def read_parquet(
 
 def read_arrow(table: Any, counts: collections.Counter) -> Iterator[tuple[dict[str, Any], str]]:
   """Yields every row of an Arrow table as (its fields, "row N" from 1), unchecked."""
+  check_distinct(table.schema.names, 'the data')
   yield from _read(table.to_batches(max_chunksize=_BATCH), table.schema, '', counts)
 
 
