@@ -309,8 +309,8 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.counterfactual import load_attribute
   from fairjax.files import atomic_write
   from fairjax.generate import check_complete
+  from fairjax.measure import gate
   from fairjax.measure.columns import read_attributes
-  from fairjax.measure.gate import CODES, check_prompts, compare_fairness, junit_xml, to_dict
   from fairjax.measure.scorers.cache import score_generations
   require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')
   attributes = [load_attribute(a) for a in options.attribute]
@@ -321,7 +321,8 @@ def _gate(options: argparse.Namespace) -> int:
     read.append(read_attributes(records_reader(options, attributes)(file), attributes,
                                 empty=options.empty, coupled=coupled))
   for name, generations in read[0].items():
-    check_prompts(generations, read[1][name], files=files)
+    gate.check_prompts(*map(gate.prompts_of, (generations, read[1][name])), attribute=name,
+                       files=files)
   for file, side in zip(files, read, strict=True):
     scorers = load_scorers(options, file)
     samples.append({
@@ -330,17 +331,17 @@ def _gate(options: argparse.Namespace) -> int:
       for name, generations in side.items() for scorer in scorers})
   for key, new in samples[0].items():
     try:
-      results[key] = compare_fairness(new, samples[1][key], margin=options.margin,
-                                      permutations=options.permutations, seed=options.seed)
+      results[key] = gate.compare_fairness(new, samples[1][key], margin=options.margin,
+                                           permutations=options.permutations, seed=options.seed)
     except UserError as e:
       raise UserError(f'{files[0]} and {files[1]}, {", ".join(key)}: {e}') from None
   if options.junit:
     with atomic_write(options.junit) as file:
-      file.write(junit_xml(results))
-  print_result(options, to_dict(results), lambda _: '\n'.join(
+      file.write(gate.junit_xml(results))
+  print_result(options, gate.to_dict(results), lambda _: '\n'.join(
     f'{attribute}, {scorer}: {found.sentence()}' for (attribute, scorer), found in results.items()))
   found = {r.verdict for r in results.values()}
-  return next(CODES[v] for v in ('worse', 'cannot tell', 'no worse') if v in found)
+  return next(gate.CODES[v] for v in ('worse', 'cannot tell', 'no worse') if v in found)
 
 
 COMMANDS = {

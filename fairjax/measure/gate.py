@@ -13,6 +13,7 @@ Student's t of 19 degrees of freedom.
 
 import dataclasses
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -67,17 +68,22 @@ class GateResult:
     return text
 
 
-def check_prompts(new: Generations, old: Generations, *, files: Sequence[str]) -> None:
-  """Refuses records of other values, templates or prefixes."""
-  prompts = [{(g.templates[t], g.attribute.value_texts[v], prefix.rstrip())
-              for t, v, prefix in zip(g.template_index, g.value_index, g.prefixes, strict=True)}
-             for g in (new, old)]
-  if differ := prompts[0] ^ prompts[1]:
+def prompts_of(generations: Generations) -> set[tuple[Any, str, str]]:
+  """Template, value and prefix of every prompt; white space at the end of a prefix tells none."""
+  g = generations
+  return {(g.templates[t], g.attribute.value_texts[v], prefix.rstrip())
+          for t, v, prefix in zip(g.template_index, g.value_index, g.prefixes, strict=True)}
+
+
+def check_prompts(new: set[tuple[Any, str, str]], old: set[tuple[Any, str, str]], *,
+                  attribute: str, files: Sequence[str | os.PathLike]) -> None:
+  """Refuses records of other values, templates or prefixes (`prompts_of`)."""
+  if differ := new ^ old:
     template, value, prefix = min(differ, key=repr)
     raise UserError(
-      f"{' and '.join(files)}: {len(differ)} prompts of {new.attribute.name} are in one of them "
-      f"only, such as {prefix!r} (template {template!r}, value '{value}'): a gate compares answers "
-      'to the same prompts: sample both with the same ones, or leave out what only one has')
+      f"{' and '.join(map(str, files))}: {len(differ)} prompts of {attribute} are in one of them "
+      f"only, such as {prefix!r} (template {template!r}, value '{value}'): models are compared by "
+      'answers to the same prompts: sample both with the same ones, or leave out what only one has')
 
 
 def compare_fairness(

@@ -132,6 +132,9 @@ def warnings(rows: Sequence[ModelRow]) -> list[str]:
   baseline = baseline_of(rows)
   if baseline is None and len(rows) > 1:
     lines.append('There is no baseline row: nothing can be said about the effect of a method.')
+  if len({(row.measures['n']['min'], row.measures['n']['max']) for row in rows}) > 1:
+    lines.append('The models differ in the number of samples of a prefix (n). Chance adds more to '
+                 'an I.F. or G.F. of fewer samples: compare them less what is expected by chance.')
   for row in rows:
     lines += _coverage_warnings(row)
     if baseline is not None and row is not baseline:

@@ -149,12 +149,13 @@ def report_records(
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
   from fairjax.generate import check_complete, records_stem
   from fairjax.measure import read_generations
+  from fairjax.measure.gate import check_prompts, prompts_of
   from fairjax.measure.measures import measure_generations
   from fairjax.report import ModelRow, write_report
   from fairjax.report.page import stored_distributions
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
-  templates = values = None
+  prompts: set[tuple[Any, str, str]] = set()
   for file in files:
     check_complete(file)
   for file in files:
@@ -163,14 +164,9 @@ def report_records(
     if name in distributions:
       raise UserError(f"{file}: model '{name}' is in an earlier file too: give each model a name "
                       "of its own (field 'model', or the file's name)")
-    if templates is not None and generations.templates != templates:
-      raise UserError(f'{file}: templates {_short(generations.templates)}, where {files[0]} has '
-                      f'{_short(templates)}: models of one report need the same templates')
-    if values is not None and generations.attribute.value_texts != values:
-      other = set(generations.attribute.value_texts) ^ set(values)
-      raise UserError(f'{file} and {files[0]} differ in the values that they have records of '
-                      f'({_short(sorted(other))}): models of one report need the same values')
-    templates, values = generations.templates, generations.attribute.value_texts
+    found = prompts_of(generations)
+    check_prompts(found, prompts or found, attribute=attribute.name, files=(file, files[0]))
+    prompts = found
     scores = scores_folder(directory, name)
     own = dataclasses.replace(content, next_token=read_next_token(file, attribute))
     measures = measure_generations(
@@ -188,12 +184,6 @@ def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:
   """Where the scores of a model are kept: other characters of its name become code points."""
   folder = ''.join(c if c.isalnum() or c in '-_' else f'%{ord(c):x}' for c in name)
   return pathlib.Path(directory) / 'scores' / folder
-
-
-def _short(templates: Sequence[int | str]) -> str:
-  """The first labels of several."""
-  text = ', '.join(map(str, templates[:5]))
-  return text + (', ...' if len(templates) > 5 else '')
 
 
 def sample_pretrained(

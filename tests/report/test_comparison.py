@@ -54,8 +54,10 @@ def test_warnings(rows):
   assert 'Only one scorer (opinion)' in warnings(rows)[0]
   assert 'embedding-10 mentions the value in' in lines and 'embedding-1 mentions' not in lines
   assert lines.count('red (+1)') == 1
-  two = measures_of(0.4, [*SCORERS, VaderScorer()], samples=5)
-  assert 'Only one scorer' not in ' '.join(warnings([ModelRow('b', 'baseline', measures=two)]))
+  two = ModelRow('b', 'model', measures=measures_of(0.4, [*SCORERS, VaderScorer()], samples=5))
+  assert 'Only one scorer' not in ' '.join(warnings([two]))
+  assert 'number of samples' not in lines and 'number of samples' in ' '.join(
+    warnings([*rows, two]))
   measures = copy.deepcopy(rows[0].measures)
   measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x'],
                'permutations': 9}

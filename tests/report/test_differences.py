@@ -241,12 +241,15 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, no_figures):
   assert similarity == json.loads(json.dumps(by_hand['semantic_similarity']))
   assert similarity['value'] is not None and similarity['encoder'] == 'minilm'
   assert 'By scorer vader' in (folder / 'index.html').read_text()
+  asked = tmp_path / 'asked.jsonl'
+  asked.write_text(files[0].read_text().replace('"prefix": "', '"prefix": "Say: '))
   unfinished = tmp_path / 'unfinished.jsonl'
   unfinished.write_bytes(files[0].read_bytes())
   write_sealed_json(tmp_path / 'unfinished.manifest.json', {
     'identity': {}, 'samples': 24, 'batch_size': 8, 'complete': False})
   for arguments, words in (
       ([str(files[0]), str(files[0])], "model 'first' is in an earlier file too"),
+      ([str(files[0]), str(asked)], "prompts of colour are in one of them only"),
       ([str(files[0]), '--baseline=frist'], "did you mean 'first'"),
       ([str(files[0]), '--encoder=minilmm'], "did you mean 'minilm'"),
       ([str(unfinished)], 'not complete'),
