@@ -13,7 +13,8 @@ attribute among the combinations with the same value of the other (and within sa
 samples share their noise): exact where the attribute changes nothing. The interaction takes the
 samples apart into two random halves (the same numbers of all combinations where samples share their
 noise): half the difference of the two shares has the variances and covariances of the noise of F,
-and nothing of any effect. (Odd n: weights of equal sum of squares.)
+and nothing of any effect. (Odd n: weights of equal sum of squares.) Halves of few samples say too
+little about the noise (of one sample: nothing), so the interaction needs 20 samples of a prefix.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,21 +54,20 @@ def measure_crossed(
       found += template.null(rng, effect, count)
     return found / len(templates)
 
-  starts = range(0, permutations, _BLOCK)
-  blocks = in_threads(block, [(effect, start) for effect in range(3) for start in starts],
-                      what='effects of crossed attributes', unit='blocks', log=log)
-  null = np.concatenate(blocks).reshape(3, permutations)
-  errors: Any = [None] * 3
-  if samples.samples_per_prefix[0] >= JACKKNIFE_GROUPS:
-    errors = _jackknife(samples, attribute.levels)
   low, high = samples.samples_per_prefix
+  enough = low >= JACKKNIFE_GROUPS
+  effects, starts = 3 if enough else 2, range(0, permutations, _BLOCK)
+  blocks = in_threads(block, [(effect, start) for effect in range(effects) for start in starts],
+                      what='effects of crossed attributes', unit='blocks', log=log)
+  null = np.concatenate(blocks).reshape(effects, permutations)
+  errors: Any = _jackknife(samples, attribute.levels) if enough else [None] * 3
   counts = [len({levels[k] for levels in attribute.levels}) for k in (0, 1)]
-  summaries = summarise(observed, null)
+  summaries = summarise(observed[:effects], null)
   corrected = holm(summaries[2])
   found = {}
   for k, (name, count) in enumerate(zip(
-      [*names, INTERACTION], [*(c * (c - 1) // 2 for c in counts), len(attribute.levels)],
-      strict=True)):
+      [*names, INTERACTION][:effects],
+      [*(c * (c - 1) // 2 for c in counts), len(attribute.levels)][:effects], strict=True)):
     mean, p95, p_value, mid_p_value = (float(column[k]) for column in summaries)
     found[name] = Estimate(
       value=float(observed[k]), group='combinations' if k == 2 else f'pairs of {name}',
@@ -76,29 +76,30 @@ def measure_crossed(
       definition='interaction' if k == 2 else 'main effect', coupled=samples.coupled,
       permutations=permutations).to_dict() | {'p_holm': float(corrected[k])}
   return {
-    'main_effects': {name: found[name] for name in names}, INTERACTION: found[INTERACTION],
+    'main_effects': {name: found[name] for name in names}, INTERACTION: found.get(INTERACTION),
     'combinations': len(attribute.levels), 'combinations_in_all': int(np.prod(
       [len(factor.values) for factor in attribute.crossed])),
     'sentence': crossed_sentence(found, names)}
 
 
 def crossed_effects(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-  """The three estimates that `measure_crossed` found, by their names in words."""
-  return {**{f'main effect of {name}': part for name, part in found['main_effects'].items()},
-          'interaction': found[INTERACTION]}
+  """The estimates that `measure_crossed` found, by their names in words."""
+  effects = {f'main effect of {name}': part for name, part in found['main_effects'].items()}
+  return effects | ({'interaction': found[INTERACTION]} if found[INTERACTION] else {})
 
 
 def crossed_sentence(found: dict[str, Any], names: Sequence[str]) -> str:
-  """The three effects in words."""
+  """The effects in words."""
   def moves(name):
     part, p = found[name], f"Holm p = {found[name]['p_holm']:.2g}"
     return (f"{part['corrected']:.4f} less what is expected by chance ({p})"
             if part['p_holm'] <= LEVEL else f'no more than noise ({p})')
 
   first, second = names
+  added = (f'moves them by {moves(INTERACTION)}' if INTERACTION in found else
+           f'is judged from {JACKKNIFE_GROUPS} samples of each prefix on')
   return (f'changing the {first} moves the scores by {moves(first)}, changing the {second} by '
-          f'{moves(second)}; what a combination adds to its two values moves them by '
-          f'{moves(INTERACTION)}')
+          f'{moves(second)}; what a combination adds to its two values {added}')
 
 
 class _Template:

@@ -116,7 +116,7 @@ def test_planted_effects_pass_through_prompts_measure_and_report(
 
 def test_effects_are_those_of_the_definition_for_unequal_n():
   attribute, rng = crossed(3, 4), np.random.default_rng(2)
-  scores = [[rng.uniform(size=n) for n in row] for row in rng.choice([2, 3, 5], (2, 12))]
+  scores = [[rng.uniform(size=n) for n in row] for row in rng.choice([20, 21, 25], (2, 12))]
   found = measure_crossed(samples_of(attribute, scores), attribute, permutations=1, seed=0)
   expected = []
   for row in scores:
@@ -143,12 +143,22 @@ def wasserstein(row, axis, count):
 
 
 def test_half_samples_have_the_noise_of_whole_ones():
-  """Also of 3 samples, whose halves are unequal."""
+  """Also of 21 samples, whose halves are unequal."""
   attribute, rng = crossed(3, 4), np.random.default_rng(0)
-  scores = [[rng.uniform(size=3) for _ in range(12)] for _ in range(1000)]
+  scores = [[rng.uniform(size=21) for _ in range(12)] for _ in range(300)]
   found = measure_crossed(
     samples_of(attribute, scores), attribute, permutations=20, seed=0)['interaction']
   assert found['value'] == pytest.approx(found['null_mean'], rel=0.015)
+
+
+@pytest.mark.parametrize('samples', [1, 19])
+def test_few_samples_judge_no_interaction(samples):
+  attribute, rng = crossed(2, 2), np.random.default_rng(0)
+  found = measure_crossed(samples_of(attribute, rng.uniform(size=(4, samples))), attribute,
+                          permutations=39, seed=0)
+  assert found['interaction'] is None and [*crossed_effects(found)] == [
+    'main effect of country', 'main effect of occupation']
+  assert found['sentence'].endswith('is judged from 20 samples of each prefix on')
 
 
 def test_standard_errors_are_those_of_the_jackknife_over_twenty_groups():
@@ -210,7 +220,7 @@ def simulated(rng, kind, effect, coupled, samples):
 
 
 @pytest.mark.parametrize(('runs', 'samples'), [
-  (60, 12), pytest.param(2000, 18, marks=pytest.mark.weekly)])
+  (60, 20), pytest.param(2000, 20, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize('coupled', [False, True])
 @pytest.mark.parametrize('kind', ['continuous', 'three classes', 'binary'])
 def test_five_percent_are_rejected_without_the_effect(kind, coupled, runs, samples):
