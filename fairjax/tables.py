@@ -160,9 +160,10 @@ def arrow_table(data: Any) -> Any | None:
       arrow()
       from pyarrow.interchange import from_dataframe
       return from_dataframe(data)
-  except (ImportError, TypeError, ValueError, arrow().ArrowException) as e:
+  except (ImportError, OverflowError, TypeError, ValueError, arrow().ArrowException) as e:
     raise UserError(f'the data frame cannot become an Arrow table ({e}): give each column a name '
-                    'of its own and values of one type') from None
+                    'of its own and values of one type, or the rows as mappings (pandas: '
+                    ".to_dict('records'))") from None
   return None
 
 

@@ -109,6 +109,11 @@ def test_missing_numbers_of_a_data_frame_are_missing():
   records[3].pop('sample')
   with pytest.raises(UserError, match="row 4: field 'sample' is missing"):
     fairjax.measure(pandas.DataFrame(records), **OPTIONS)
+  for field, what in (('continuation', 'half \ud83d'), ('extra', 10 ** 20), ('extra', 'mixed')):
+    rows = [r | {field: 1} if field == 'extra' else r for r in make_rows()]
+    rows[5][field] = what
+    with pytest.raises(UserError, match='cannot become an Arrow table'):
+      fairjax.measure(pandas.DataFrame(rows, dtype=object), **OPTIONS)
 
 
 @pytest.mark.parametrize('form', ['pandas', 'Arrow', 'Parquet'])
