@@ -379,7 +379,8 @@ class _Template:
 _PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
 _BYTES = 128 << 20  # of running sums at once
 _ROWS = 128  # scores whose differences stay in the processor's cache
-_MARGIN = 7.0  # k above: adds 2.3e-11 to the bound
+_MARGIN = 7.0  # k above
+LEAST_BOUND = math.exp(-_MARGIN ** 2 / 2)  # 2.3e-11, what the bound is above
 
 
 @dataclasses.dataclass(frozen=True)
@@ -437,12 +438,12 @@ def tail_bound(
   excess = distance - null_mean - _MARGIN * np.sqrt(variance / permutations)
   with np.errstate(divide='ignore', invalid='ignore'):
     exponent = np.where((excess > TIE) & (variance > 0), excess ** 2 / (2 * variance), 0.0)
-  return np.exp(-exponent) + np.exp(-_MARGIN ** 2 / 2)
+  return np.exp(-exponent) + LEAST_BOUND
 
 
 def tail_distance(level: float, variance: float, permutations: int) -> float:
   """How far above the null mean a distance must be for `tail_bound` to reach a level."""
-  deviation = math.sqrt(-2 * math.log(level - math.exp(-_MARGIN ** 2 / 2)))
+  deviation = math.sqrt(-2 * math.log(level - LEAST_BOUND))
   return math.sqrt(variance) * (deviation + _MARGIN / math.sqrt(permutations))
 
 

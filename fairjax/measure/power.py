@@ -26,7 +26,7 @@ import numpy as np
 from fairjax.errors import UserError
 from fairjax.measure.estimates import TIE, SampleScores, wilson
 from fairjax.measure.fairness import PERMUTATIONS
-from fairjax.measure.nulls import tail_distance
+from fairjax.measure.nulls import LEAST_BOUND, tail_distance
 
 KINDS = ('binary', 'uniform', 'opinion')
 _SEARCH = 2000  # most data sets for each tried n; the reported one takes twice as many
@@ -150,16 +150,16 @@ def plan_samples(
       critical = np.quantile(null, 1 - level / tests, method='higher')
     return np.count_nonzero(found > critical + TIE) / count, null.mean(), critical
 
-  start = max(4, int(8 * scores.spread() / (shift ** 2 * templates)))
+  start = max(4, int(min(_MOST, 8 * scores.spread() / max(shift ** 2 * templates, 1e-99))))
   count = min(_SEARCH, max(_FEWEST, _COUNTS // (templates * values * scores.levels.size)))
   n = _search(lambda n: simulate(n, count)[0] >= power, start=start)
   found, mean, critical = simulate(n, 2 * count)
-  while found < power:
+  while found < power and n <= _MOST:
     n = math.ceil(n * _STEP)
     found, mean, critical = simulate(n, 2 * count)
   if n > _MOST:
-    raise UserError(f'an effect of {effect} needs {n:,} samples per prefix, more than {_MOST:,}: '
-                    'take a larger effect or more templates')
+    raise UserError(f'an effect of {effect} needs more than {_MOST:,} samples per prefix: take a '
+                    'larger effect or more templates')
   low, high = wilson(found, 2 * count)
   return {
     'effect': effect, 'power': power, 'level': level, 'values': values, 'templates': templates,
@@ -204,11 +204,11 @@ def _draw(
 
 
 def _search(enough: Callable[[int], bool], *, start: int) -> int:
-  """Smallest n, to 3 %, that is enough."""
+  """Smallest n, to 3 %, that is enough; more than `_MOST` where none up to it is."""
   low, high = 1, start
-  while not enough(high):
+  while high <= _MOST and not enough(high):
     low, high = high, 2 * high
-  while high > low + 1 and high > _STEP * low:
+  while low < _MOST and high > low + 1 and high > _STEP * low:
     middle = (low + high) // 2
     low, high = (low, middle) if enough(middle) else (middle, high)
   return high
@@ -234,5 +234,8 @@ def _check(effect: float, power: float, level: float, values: int, templates: in
       ('values', values, 2), ('templates', templates, 1), ('pairs', tests, 1)):
     if number < least:
       raise UserError(f'{name} is {number}: at least {least}')
+  if level / tests <= LEAST_BOUND:
+    raise UserError(f'no test of {PERMUTATIONS} permutations shows a p-value of '
+                    f'{level / tests:.2g}: give a higher level or fewer pairs')
   if tests > 1 and values > 2:
     raise UserError("Holm's correction is for pairs of values: plan with 2 values, or with 1 pair")

@@ -123,7 +123,8 @@ def test_a_partly_coupled_pilot_tells_what_chance_gives():
   ({'effect': 0.1, 'power': 1.0}, 'power is 1.0'), ({'effect': 0.1, 'level': 0.7}, 'level is 0.7'),
   ({'effect': 0.1, 'values': 1}, 'values is 1'),
   ({'effect': 0.1, 'tests': 3, 'values': 4}, 'pairs'),
-  ({'effect': 1e-3}, 'more than 1,000,000'),
+  ({'effect': 1e-3}, 'more than 1,000,000'), ({'effect': 1e-200}, 'more than 1,000,000'),
+  ({'effect': 0.1, 'tests': 10 ** 12}, 'no test of 1000 .* fewer pairs'),
 ])
 def test_plans_that_cannot_be_made_are_refused(arguments, message):
   with pytest.raises(UserError, match=message):
