@@ -36,7 +36,7 @@ if TYPE_CHECKING:
   import numpy as np
 
   from fairjax.counterfactual import Attribute
-  from fairjax.measure import Scorer
+  from fairjax.measure import Generations, Scorer
   from fairjax.measure.content import ContentOptions
   from fairjax.measure.power import Scores
   from fairjax.measure.scorers.base import RecordedScorer
@@ -98,6 +98,21 @@ def load_scorers(options: argparse.Namespace, path: str, *, bert: Sequence[str] 
     else:
       log_line(f'{scorer.name}: {kept.parent} cannot be written: no score is kept')
   return scorers
+
+
+def read_prompts(options: argparse.Namespace, attributes: 'Sequence[Attribute]', path: str
+                 ) -> 'dict[str, Generations]':
+  """Records of a file by attribute, without those of rewordings; logs what is not there."""
+  from fairjax.measure.columns import read_attributes
+  from fairjax.measure.measures import coverage_notes
+  found = read_attributes(records_reader(options, attributes)(path), attributes,
+                          empty=options.empty, coupled=not options.independent)
+  for generations in found.values():
+    for note in coverage_notes(generations):
+      log_line(f'{path}: {note}')
+    if generations.reworded is not None:
+      log_line(f'{path}: {len(generations.reworded):,} records of rewordings are left out')
+  return found
 
 
 # `scorers audit` and `scorers lexicon`.
@@ -276,22 +291,19 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
   """Scores of the records, for each attribute and scorer."""
   from fairjax.counterfactual import load_attribute
   from fairjax.measure import pilot_scores
-  from fairjax.measure.columns import read_attributes
   from fairjax.measure.scorers.cache import score_file, score_generations
   require(options, 'records plan --records (a pilot)', 'attribute', 'scorer')
   if options.shared is not None:
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records, keep=not options.keep)
   attributes = [load_attribute(a) for a in options.attribute]
-  read = read_attributes(
-    records_reader(options, attributes)(options.records), attributes,
-    empty=options.empty, coupled=not options.independent)
   return [
     pilot_scores(generations.sample_scores(score_generations(
       generations, scorer, score_file(options.keep, name, scorer) if options.keep else None,
       scored=options.scored, log=log_line), numbered=not options.independent),
       f'{name}, {scorer.name}')
-    for name, generations in read.items() for scorer in scorers]
+    for name, generations in read_prompts(options, attributes, options.records).items()
+    for scorer in scorers]
 
 
 COMMANDS = {

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.measure_verbs import content_options, load_scorers
+from fairjax.cli.measure_verbs import content_options, load_scorers, read_prompts
 from fairjax.cli.options import (
   CONTENT,
   READING,
@@ -310,7 +310,6 @@ def _gate(options: argparse.Namespace) -> int:
   from fairjax.files import atomic_write
   from fairjax.generate import check_complete
   from fairjax.measure import gate
-  from fairjax.measure.columns import read_attributes
   from fairjax.measure.scorers.cache import score_generations
   require(options, 'compare gate', 'records', 'against', 'attribute', 'scorer')
   attributes = [load_attribute(a) for a in options.attribute]
@@ -318,8 +317,7 @@ def _gate(options: argparse.Namespace) -> int:
   read, samples, results = [], [], {}
   for file in files:
     check_complete(file)
-    read.append(read_attributes(records_reader(options, attributes)(file), attributes,
-                                empty=options.empty, coupled=coupled))
+    read.append(read_prompts(options, attributes, file))
   for name, generations in read[0].items():
     gate.check_prompts(*map(gate.prompts_of, (generations, read[1][name])), attribute=name,
                        files=files)

@@ -248,18 +248,23 @@ def _largest_pairs(fairness: Fairness, names: Sequence[list[str]]) -> list[dict[
            'p_holm': float(fairness.pairs.p_holm[i])} for i in order]
 
 
-def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
-  """What is unusual about the input of measures that are complete but for their `notes`."""
-  attribute, numbers, cells = generations.attribute, generations.sample, generations.cells()
-  found = []
+def coverage_notes(generations: Generations) -> list[str]:
+  """Which values have no records, and which continuations no text."""
+  found, values = [], len(generations.attribute.values)
   if absent := generations.absent_values:
-    values = len(attribute.values)
     found.append(f'measured on {values} of {values + len(absent)} values of attribute '
-                 f'{attribute.name}: no record of {generations.without_records}')
+                 f'{generations.attribute.name}: no record of {generations.without_records}')
   for what, empty in (('', generations.empty_texts),
                       ('rewordings: ', generations.reworded and generations.reworded.empty_texts)):
     if empty and (sentence := empty.sentence()):
       found.append(what + sentence)
+  return found
+
+
+def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
+  """What is unusual about the input of measures that are complete but for their `notes`."""
+  numbers, cells = generations.sample, generations.cells()
+  found = coverage_notes(generations)
   counts = np.array([[rows.size for rows in row] for row in cells])
   if counts.min() < counts.max():
     template, value = np.unravel_index(counts.argmin(), counts.shape)
@@ -267,7 +272,7 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     found.append(
       f'n differs: {fewer} of {counts.size} prefixes have fewer than {counts.max()} samples, '
       f'fewest {counts.min()} (template {generations.templates[template]!r}, value '
-      f"'{attribute.values[value].text}'); each floor is that of its own n")
+      f"'{generations.attribute.values[value].text}'); each floor is that of its own n")
   if left_out := max(m.get('rewording', {}).get('left_out', 0)
                      for m in measures['scorers'].values()):
     found.append(f'rewording floor and contrast leave out {left_out} samples of prompts or '

@@ -127,3 +127,13 @@ def test_exit_codes_and_junit(tmp_path, capsys):
     code, line, _ = gate('new', other, 0.005)
     assert code == 2 and f'{count} prompts of country' in line
   assert gate('new', 'old', 0)[0] == 2
+  first, *others = (json.loads(line) for line in (tmp_path / 'new').read_text().splitlines())
+  rows = [first | {'continuation': ''}, *others, first | {'arm': 'rewording', 'rewording': 1}]
+  rows += [r | {'arm': 'rewording', 'rewording': 1} for r in others]
+  (tmp_path / 'new').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  for verb in (['compare', 'gate', f'--against={tmp_path / "old"}', '--permutations=9'],
+               ['records', 'plan', '--effect=0.3']):
+    main([*verb, f'--records={tmp_path / "new"}', '--attribute=country', '--scorer=recorded:s',
+          '--empty=drop'])
+    line = capsys.readouterr().err
+    assert '1 of 480 continuations are empty' in line and '480 records of rewordings' in line
