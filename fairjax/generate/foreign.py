@@ -33,7 +33,7 @@ from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.generate.records import WHOLE, TemplateFinder
 from fairjax.inputs import open_input, read_text
-from fairjax.tables import parquet_rows, read_header, read_rows
+from fairjax.tables import parquet_rows, parse_json, read_header, read_rows
 
 _ABSENT = object()
 _FAILED = 'Unable to get response'  # of langfair
@@ -140,8 +140,10 @@ def _lm_eval(path: str | os.PathLike, left_out: collections.Counter) -> _Items:
       continue
     prefix = next((p for way in ('arguments.gen_args_0.arg_0', 'arguments.0.0')
                    if (p := _follow(item, way)) is not _ABSENT), None)
-    for fields in _answers(prefix, _follow(item, 'resps.0')):
-      if isinstance(fields.get('continuation', ''), str):
+    if isinstance(prefix, list) and isinstance((prefix or [None])[0], str):
+      prefix = parse_json(prefix[0], where)  # of a chat
+    for fields in _answers(_prompt(prefix), _follow(item, 'resps.0')):
+      if isinstance(fields.get('continuation'), str | None):
         yield item | {'_fields': fields}, where
       else:
         left_out['with log-likelihoods instead of texts'] += 1
