@@ -47,7 +47,7 @@ SPELLED_WITH_VOWEL = 'AEFHILMNORSX'  # capitals whose names begin with the sound
 _VALUE_FIELDS = ('text', 'subgroup', 'tokens', 'article', 'pronouns')
 _PLACEHOLDER = re.compile(r'\{(\w*)\}')
 _PURPOSE = 0x43  # separates the choice of a fraction from other random streams of the same seed
-_AND = ' * '  # between the values of a combination
+AND = ' * '  # between the values of a combination
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +224,7 @@ def combinations(first: Attribute, second: Attribute) -> tuple[Value, ...]:
     return {attribute.name: value.text, **{f'{k}_{attribute.name}': w for k, w in own.items()}}
 
   return tuple(
-    Value(f'{a.text}{_AND}{b.text}', f'{a.subgroup}{_AND}{b.subgroup}',
+    Value(f'{a.text}{AND}{b.text}', f'{a.subgroup}{AND}{b.subgroup}',
           tuple(dict.fromkeys((*a.tokens, *b.tokens))), a.article,
           words(first, a) | words(second, b))
     for a in first.values for b in second.values)
@@ -424,8 +424,8 @@ def _crossed(root: _Field, path: str) -> tuple[Attribute, Attribute]:
     if named not in list_attributes():
       named = os.path.join(os.path.dirname(path), named)
     attribute = load_attribute(named)
-    if attribute.crossed or any(_AND in v.text for v in attribute.values):
-      field.fail(f'{named} crosses attributes itself, or a value holds {_AND!r}')
+    if attribute.crossed or any(AND in v.text for v in attribute.values):
+      field.fail(f'{named} crosses attributes itself, or a value holds {AND!r}')
     found.append(dataclasses.replace(attribute, name=key))
   return found[0], found[1]
 

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairjax.counterfactual.attributes import Attribute
+from fairjax.counterfactual.attributes import AND, Attribute
 from fairjax.counterfactual.word_forms import WordFinder, normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import AppendOnly, file_sha256, read_sealed_json
@@ -188,8 +188,9 @@ class TemplateFinder:
              [[(factor.name, factor.values[i])
                for factor, i in zip(attribute.crossed, levels, strict=True)]
               for levels in attribute.levels])
-    self._values = [[(f'{{{name}}}', WordFinder({value.text, *value.tokens}, ignore_case=True))
-                     for name, value in of_value] for of_value in parts]
+    self._values = [[(f'{{{name}}}', WordFinder(
+      {value.text, *value.tokens}, ignore_case=True, any_space=True)) for name, value in of_value]
+      for of_value in parts]
     pronouns = [{word if name == 'value' else f'{word}_{name}': text for name, value in of_value
                  for word, text in value.pronouns.items()} for of_value in parts]
     groups: list[set[str]] = []
@@ -205,10 +206,13 @@ class TemplateFinder:
                       for own in pronouns]
     self.find = functools.lru_cache(maxsize=1 << 16)(self._find)
     self.find_value = functools.lru_cache(maxsize=1 << 16)(self._find_value)
-    self._texts = attribute.value_texts
+    self._texts, self._crossed = attribute.value_texts, [*map(TemplateFinder, attribute.crossed)]
 
   def _find_value(self, prefix: str) -> str | None:
     """The only value that a prefix holds; one that is part of another's word counts as that."""
+    if self._crossed:  # each of the two has one value there
+      value = AND.join(finder.find_value(prefix) or '' for finder in self._crossed)
+      return value if value in self._texts else None
     rest = {i: template for i in range(len(self._texts))
             if (template := self.find(i, prefix)) is not None}
     found = [i for i in rest if not any(
@@ -225,7 +229,7 @@ class TemplateFinder:
       text, count = finder.replace(text, place)
       if not count:
         return None
-      text = re.sub(rf'\b([Aa])n?(?= {re.escape(place)})', r'{\1}', text)
+      text = re.sub(rf'\b([Aa])[nN]?(?= {re.escape(place)})', r'{\1}', text)
     words, parts, end = self._pronouns[value], [], 0
     for match in WordFinder(words, ignore_case=True).find(text) if words else ():
       parts += [text[end:match.start()], words[match[0].lower()]]

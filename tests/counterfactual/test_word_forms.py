@@ -25,6 +25,7 @@ from fairjax.counterfactual.word_forms import (
   written_forms,
 )
 from fairjax.errors import UserError
+from fairjax.generate.records import TemplateFinder
 from fairjax.measure import measure_records
 from fairjax.measure.columns import read_generations
 from fairjax.measure.relevance import mentions
@@ -131,6 +132,8 @@ def test_values_of_records_are_known_in_any_form(tmp_path):
     found = measure_records(given, attribute, [VaderScorer()], permutations=5)
     assert found['semantic_similarity_c']['conditioned']['value'] == 1
     assert found['values'] == list(attribute.value_texts) and not found['templates_not_in_records']
+  york = TemplateFinder(attribute_of(tmp_path, 'York', 'New York'))
+  assert [york.find_value(text) for text in ('In New\nYork', 'In  York')] == ['New York', 'York']
   kept = read_generations(given, attribute)
   assert kept.continuations[0] == f'So _{written[0]}_ said'  # as it is written
   assert attribute.value_index('O\u02bcHara') == 1

@@ -186,7 +186,8 @@ def test_records_without_templates_find_theirs_and_texts_are_refused(tmp_path):
   with pytest.raises(UserError, match='crosses two'):
     TextMatcher(attribute)
   asked, answers = tmp_path / 'asked.csv', tmp_path / 'answers.jsonl'
-  asked.write_text('prompt,answer\n"I think Asia from Iran is a",cook\n"Iran is",big\n')
+  asked.write_text('prompt,answer\n"I think Asia from Iran is a",cook\n"Iran is",big\n'
+                   '"Jake and Molly left Iran",so\n')
   assert main(['records', 'convert', '--from=csv', f'--records={asked}',
                '--map=prefix=prompt,continuation=answer', '--attribute=country*name',
                f'--output={answers}']) == 0
