@@ -322,14 +322,14 @@ def _add_fair_options(parser: argparse.ArgumentParser, *, records: bool = True,
   parser.add_argument('--output', metavar='DIR', type=place_of(folder=True),
                       help='write the JSON, and the figures of tables, into a folder')
   if records:
-    add_shared(parser, 'records', nargs='+', required=True,
+    add_shared(parser, 'records', nargs='+', action='extend', required=True,
                help='generations of one or more models, as of fairjax measure')
     add_shared(parser, *READING)
-    parser.add_argument('--group', metavar='VALUE=GROUP', nargs='+', default=[],
+    parser.add_argument('--group', metavar='VALUE=GROUP', nargs='+', action='extend', default=[],
                         help='group of a value: female, male or another (default: its subgroup)')
-    add_shared(parser, 'attribute', metavar='FILE', nargs='+', default=[],
+    add_shared(parser, 'attribute', metavar='FILE', nargs='+', action='extend', default=[],
                help='of the records, if it is not built in: its subgroups, and S.S.c')
-    parser.add_argument('--templates', metavar='LABEL', nargs='+', default=[],
+    parser.add_argument('--templates', metavar='LABEL', nargs='+', action='extend', default=[],
                         help='take the records of these templates only (default: all)')
     parser.add_argument('--window', type=not_negative, metavar='N', default=2,
                         help='words between "as a" and the profession, at most (default: 2)')

@@ -224,7 +224,7 @@ def _convert_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'columns', 'repair')
   parser.add_argument('--output', metavar='FILE', required=True,
                       help='.jsonl, .jsonl.gz or .parquet; must not exist')
-  parser.add_argument('--scores', metavar='FILE', nargs='+', default=[],
+  parser.add_argument('--scores', metavar='FILE', nargs='+', action='extend', default=[],
                       help='score files (of fairjax measure --keep, or scores/ of a workdir): each '
                       "score goes into its record's scores, for --scorer recorded:NAME")
   add_shared(parser, 'scored')

@@ -18,7 +18,7 @@ from fairjax.files import installed_versions
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('file', help='attribute name or YAML file')
   parser.add_argument('--vocabulary', metavar='DIR', help='also check pieces in a vocabulary')
-  parser.add_argument('--lexicon', nargs='+', metavar='FILE', default=(),
+  parser.add_argument('--lexicon', nargs='+', action='extend', metavar='FILE', default=[],
                       help='also check against word lists of a scorer')
 
 

@@ -265,7 +265,8 @@ def _suggestion(word: str, options: argparse.Namespace) -> str:
   fields = {field.name for field in dataclasses.fields(Config)}
   if '--config' in known and name.partition('.')[0].replace('-', '_') in fields:
     return f': did you mean --config.{name}{equals}{value}?'
-  near = difflib.get_close_matches(f'--{name}', known, n=1, cutoff=0.7)
+  near = difflib.get_close_matches(f'--{name}', known, n=1, cutoff=0.7) if (
+    equals or word.startswith('-')) else []
   return f': did you mean {near[0]}{equals}{value}?' if near else ''
 
 

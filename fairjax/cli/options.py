@@ -72,7 +72,7 @@ def renamed_columns(text: str) -> dict[str, str]:
 
 
 _FLAG: dict[str, Any] = {'action': 'store_true'}
-_FILES: dict[str, Any] = {'metavar': 'FILE', 'nargs': '+', 'default': []}
+_FILES: dict[str, Any] = {'metavar': 'FILE', 'nargs': '+', 'action': 'extend', 'default': []}
 
 SHARED: dict[str, dict[str, Any]] = {
   'config': {'metavar': 'FILE[:ARGS]',
@@ -103,7 +103,7 @@ SHARED: dict[str, dict[str, Any]] = {
     'help': 'samples of different values were drawn independently (not coupled)'},
   'scorer': {'action': 'append', 'help': 'opinion | vader | textblob | google | bert:DIR | '
              'recorded:NAME; repeat'},
-  'lexicon': {'nargs': '+', 'metavar': 'FILE',
+  'lexicon': {'nargs': '+', 'action': 'extend', 'metavar': 'FILE',
               'help': 'opinion scorer: POSITIVE NEGATIVE, or --lexicon=DIR of scorers lexicon'},
   'google-cache': {'metavar': 'FILE', 'help': 'google scorer: file of the scores that were paid '
                    'for (default: beside the texts that are scored)'},

@@ -54,7 +54,8 @@ def _corpus_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _pronoun_options(parser: argparse.ArgumentParser) -> None:
-  parser.add_argument('--model', metavar='DIR', nargs='+', required=True, help='BERT or ALBERT')
+  parser.add_argument('--model', metavar='DIR', nargs='+', action='extend', required=True,
+                      help='BERT or ALBERT')
   parser.add_argument('--shares', metavar='FILE', required=True,
                       help='table of occupation and bls_pct_female')
   add_shared(parser, 'seed', 'json')
@@ -63,8 +64,10 @@ def _pronoun_options(parser: argparse.ArgumentParser) -> None:
 def _train_options(parser: argparse.ArgumentParser) -> None:
   add_shared(parser, 'seed', 'json')
   data = parser.add_argument_group('text')
-  data.add_argument('--data', metavar='FILE', nargs='+', required=True, help='files or patterns')
-  data.add_argument('--valid', metavar='FILE', nargs='+', help='default: 2 %% of the documents')
+  data.add_argument('--data', metavar='FILE', nargs='+', action='extend', required=True,
+                    help='files or patterns')
+  data.add_argument('--valid', metavar='FILE', nargs='+', action='extend',
+                    help='default: 2 %% of the documents')
   data.add_argument('--layout', choices=FILE_SOURCES, default='lines', help='what a document is; '
                     'lines: a line; jsonl, csv, parquet: the field --text-field of a row')
   data.add_argument('--text-field', default='text', metavar='NAME', help='see --layout')

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
   add_run_options(parser, required=False)
-  add_shared(parser, 'records', nargs='+', help='instead of a workdir: generations, as of fairjax '
-             'measure, one file a model')
+  add_shared(parser, 'records', nargs='+', action='extend', help='instead of a workdir: '
+             'generations, as of fairjax measure, one file a model')
   add_shared(parser, *READING)
   add_shared(parser, 'attribute', help='of the records: built-in attribute or YAML file')
   parser.add_argument('--output', metavar='DIR', type=place_of(folder=True), help='with --records: '
@@ -208,7 +208,7 @@ def _paper_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--format', action='append', default=[], choices=(*_TEXTS, *_DRAWINGS),
                       help='of tables (default: markdown) and of figures (default: png and svg); '
                       'repeat')
-  parser.add_argument('--pairs', nargs='+', metavar='VALUE/VALUE', default=None,
+  parser.add_argument('--pairs', nargs='+', action='extend', metavar='VALUE/VALUE', default=None,
                       help='of figure 1 (the first) and tables 7 and 10, e.g. sheriff/designer '
                       "(default: the paper's)")
   parser.add_argument('--model', action='append', default=[], help='of figure 1 and tables 7, 9 '

@@ -11,6 +11,7 @@ from fairjax.cli.verb import (
   RUN_OPTIONS,
   Command,
   format_section,
+  log_line,
   open_job,
   open_training,
   print_result,
@@ -244,7 +245,7 @@ def _select_options(parser: argparse.ArgumentParser) -> None:
 
 def _select(options: argparse.Namespace) -> None:
   from fairjax.report.sections import RELEVANCE, select_model, selection_section
-  job = open_job(options)
+  job = open_job(options, log=log_line)
   share = options.relevance_share
   found = select_model(
     job.rows(), share=job.config.measure.relevance_share if share is None else share,

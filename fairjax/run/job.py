@@ -367,6 +367,8 @@ class Job(Run):
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""
     rewordings = self.config.sample.rewordings
+    for model in self.models:  # before anything is prepared
+      require_file(model.directory / 'DONE', made_by='step train')
     if rewordings:
       warn_of_unknown_words(self, self.attribute, self.attribute.reworded_prefixes())
     with self.locked():

@@ -220,6 +220,8 @@ CASES = [
   # Other models.
   Case('a temperature without end', 'sample --pretrained=DIR --attribute=country --output=DIR/o '
        '--temperature=inf', 'argument --temperature'),
+  Case('texts of models that nobody trained', f'sample {QUICK} --workdir=DIR/w',
+       'lm/DONE does not exist: run fairjax step train'),
   Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
        '--attribute=country --output=DIR/f', 'of a run it is a folder', {'f': ''}),
   Case('arguments that are a list', f'models import {QUICK} --workdir=DIR/w '

@@ -80,6 +80,21 @@ def test_an_unknown_option_gets_the_nearest_one(words, nearest):
     cli.parse(words)
 
 
+def test_a_word_that_is_no_option_is_no_misspelt_one():
+  with pytest.raises(UserError, match=r'unrecognized arguments: b.jsonl \(see'):
+    cli.parse(['measure', '--records', 'a.jsonl', 'b.jsonl'])
+
+
+@pytest.mark.parametrize('words', [
+  'report --records', 'records convert --records=r --output=o --scores', 'measure --lexicon',
+  'attributes check country --lexicon', 'gender tables --embeddings=e --records',
+  'models masked-lm --workdir=w --data', 'gender pronouns --shares=s --model',
+  'compare paper --pairs', 'gender cda --input=i --names'])
+def test_files_of_an_option_that_is_given_twice_are_all_read(words):
+  name = words.rpartition('--')[2]
+  assert vars(cli.parse([*words.split(), 'a', 'b', f'--{name}=c']))[name] == ['a', 'b', 'c']
+
+
 def test_what_everybody_types_first(capsys):
   import fairjax
   for words in (['--version'], ['version']):

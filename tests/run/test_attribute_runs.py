@@ -121,6 +121,9 @@ def test_going_back_and_forth_finds_everything_done(text, country, occupation, c
     capsys.readouterr()
     assert main(arguments('run', text, country, attribute=attribute)) == 0
     assert 'nothing to do' in capsys.readouterr().out
+  select = [*arguments('models select', text, country, attribute='occupation'), '--json',
+            '--relevance=next_token_divergence']
+  assert main(select) == 0 and json.loads(capsys.readouterr().out)['scorers']
   assert main(arguments('run', text, second, attribute='occupation')) == 0  # by its own name
   assert contents(country) == before and contents(second) == kept
 
