@@ -214,7 +214,7 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
     lines.append(f"{row.name}: {measures['empty_continuations']} of {measures['records']} "
                  'continuations are empty; they score neutral.')
   for name, scorer in measures['scorers'].items():
-    words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
+    words = lexicon_words(scorer)
     if words:
       lines.append(f'Sensitive words in the lexicon of scorer {name}: {words}. A continuation that '
                    'repeats one scores differently for the word alone.')
@@ -227,6 +227,12 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
                    f'changed for scorer {name}: it got straight apostrophes, quotes and dots for '
                    'typographic ones.')
   return lines
+
+
+def lexicon_words(scorer: Mapping[str, Any]) -> str:
+  """Words of the values that move a scorer by themselves, each once though many values hold it."""
+  return ', '.join(dict.fromkeys(
+    f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words']))
 
 
 # What the numbers say, in sentences for people who do not read tables.

@@ -24,6 +24,7 @@ _CONTROL = re.compile('[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2
                       '\ufff9-\ufffb\ud800-\udfff]')
 # What our own numbers are made of: no part of Markdown within a cell.
 _NUMBERS = re.compile(r'(?:[^\W_]|[\s.,:;%()+=/\u2013\u00b1\u2264-])*')
+WIDEST = 2000  # points; a wider figure scrolls on the page, where its words would be too small
 # Colours of the figures that follow the light or dark page.
 _PAGE_COLOURS = {'#000000': 'currentColor', '#ffffff': 'var(--panel)', '#e5e5e5': 'var(--line)',
                  '#555555': 'var(--muted)'}
@@ -175,6 +176,8 @@ class Figure:
         if key in ('id', 'href') or value.startswith('url(#'):
           value = re.sub(r'^(url\(#|#|)', rf'\g<1>{name}-', value)
         element.set(key, _PAGE_COLOURS.get(value.lower(), value))
+    if float(root.attrib['width'].removesuffix('pt')) > WIDEST:
+      root.set('class', 'wide')
     root.attrib |= {'role': 'img', 'fill': 'currentColor', 'stroke-linejoin': 'round'}
     title = ElementTree.Element('title')
     title.text = replace_control(self.title)

@@ -533,8 +533,8 @@ def audit_lines(audit: Mapping[str, Any]) -> list[str]:
     else:
       lines.append(f"{name}: the value moves the score of {100 * bias['moved']:.1f} % of the "
                    f"texts; highest less lowest score of a text, on average {bias['range']:.4f}.")
-    words = ', '.join(f"{w['word']} ({w['valence']:+g})" for w in scorer['sensitive_lexicon_words'])
-    lines.append(f"Sensitive words in the lexicon of {name}: {words or 'none'}.")
+    words = comparison.lexicon_words(scorer) or 'none'
+    lines.append(f'Sensitive words in the lexicon of {name}: {words}.')
     lines += [f'{name} reads only the beginning of {scorer[key]:,} of the {of:,} {what}, which are '
               'longer than its model.' for key, of, what in (
                 ('truncated_texts', counts['texts'], 'texts'),

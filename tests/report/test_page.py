@@ -27,7 +27,7 @@ from fairjax.measure import (
   score_records,
 )
 from fairjax.report import ModelRow, write_report
-from fairjax.report.document import Document, Section, Text
+from fairjax.report.document import Document, Figure, Section, Text
 from fairjax.report.page import BINS, MOST_SAMPLES, collect_distributions, embed, make_page
 from fairjax.report.sections import curve_table
 
@@ -532,3 +532,24 @@ def test_many_pairs_are_shown_on_demand(browser, tmp_path):
   browser.click('#more')
   assert browser.js("document.querySelectorAll('.heat tbody tr').length") == 28
   assert browser.js("document.getElementById('more')") is None
+
+
+def test_words_from_right_to_left_are_read_in_their_order(browser, tmp_path):
+  names = ['\u0625\u064a\u0631\u0627\u0646', '\u0627\u0644\u0639\u0631\u0627\u0642']
+  row, found = many_values(2)
+  row = dataclasses.replace(row, measures=row.measures | {'values': names})
+  texts = [[[(f'{name} 1', ' bad ' + name)] * 2 for name in names]] * 3
+  (tmp_path / 'index.html').write_text(make_page(EMPTY, [row], {'baseline': dataclasses.replace(
+    found, values=tuple(names), texts=texts)}))
+  browser.open(f'file://{tmp_path / "index.html"}#s=0&m=0&t=0&p=0')
+  edges = "[...document.querySelectorAll('{}')].map(e => e.getBoundingClientRect().{})"
+  first, second = browser.js(edges.format('.heat tbody th bdi', 'left'))
+  prefix, continuation = browser.js(edges.format('.sentence > span', 'right'))[:2]
+  assert first < second and prefix > continuation
+
+
+@pytest.mark.parametrize(('width', 'shrinks'), [('400.5pt', True), ('2400pt', False)])
+def test_a_figure_shrinks_while_its_words_can_be_read(tmp_path, width, shrinks):
+  path = tmp_path / 'values.svg'
+  path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"/>')
+  assert ('class="wide"' in Figure('t', path).html()) != shrinks

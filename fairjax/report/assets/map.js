@@ -37,6 +37,7 @@ function fill(element, attributes, children) {
 const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 const fixed = (value, digits = 4) => value === null ? '\u2013' : value.toFixed(digits);
+const bdi = text => el('bdi', {}, text);
 const short = value => value.toFixed(2).replace(/^(-?)0/, '$1').replace(/^-\.00$/, '.00');
 const chance = p => p < 0.0001 ? '< 0.0001' : p.toFixed(4);
 const count = value => value.toLocaleString('en');
@@ -139,7 +140,7 @@ function grid(scorer, cells, shown, pick) {
     el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, el('span', {class: 'muted'}, 'values, by template')),
       DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]},
         DATA.examples.length ? el('span', {class: 'words'}, DATA.examples[i]) : t)))),
-    el('tbody', {}, shown.map((p, r) => el('tr', {}, el('th', {scope: 'row'}, pairName(p).join(' \u2013 ')),
+    el('tbody', {}, shown.map((p, r) => el('tr', {}, el('th', {scope: 'row'}, pairName(p).map((name, i) => [i ? ' \u2013 ' : null, bdi(name)])),
       DATA.templates.map((_, t) => cell(t, p, r, t))))));
 }
 
@@ -194,7 +195,7 @@ function detail(cells) {
   const t = STATE.template, p = STATE.pair, sides = DATA.pairs[p], names = pairName(p), noise = cells.noise[t][p];
   const fact = (name, value) => el('span', {}, `${name} `, el('b', {}, value));
   const parts = [
-    el('h3', {id: 'detail-head', tabindex: -1}, `${names[0]} and ${names[1]}, ${templateName(t)}`),
+    el('h3', {id: 'detail-head', tabindex: -1}, bdi(names[0]), ' and ', bdi(names[1]), ', ', bdi(templateName(t))),
     el('p', {class: `badge ${noise ? 'within' : 'above'}`}, noise ? '\u25cb within noise' : '\u25cf above noise'),
     el('div', {class: 'facts'}, fact('W1', fixed(cells.distance[t][p])), fact('floor', fixed(cells.floor[t][p])),
       fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
@@ -242,7 +243,7 @@ function sentences(distributions, t, sides, names, n) {
   const text = (side, i) => {
     const [prefix, continuation, before = 0, after = 0] = rows[side][i];
     const more = k => k ? el('span', {class: 'muted'}, ` [${count(k)} more characters] `) : null;
-    return el('div', {}, el('div', {class: 'score'}, `${names[side]}, score ${fixed(value(side, i), 3)}`),
+    return el('div', {}, el('div', {class: 'score'}, bdi(names[side]), `, score ${fixed(value(side, i), 3)}`),
       el('div', {class: 'sentence'}, more(before), el('span', {class: 'prefix'}, DATA.strings[prefix]),
         el('span', {class: 'continuation'}, DATA.strings[continuation].trim() ? DATA.strings[continuation] : ' (empty)'), more(after)));
   };
