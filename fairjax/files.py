@@ -75,15 +75,23 @@ def _placing(path: pathlib.Path) -> Iterator[None]:
 
 
 def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Path:
-  """The path of a file (or folder), existing or not; `UserError` where none can be."""
-  found = pathlib.Path(path)
-  if os.path.lexists(found):
-    if found.is_dir() != folder:
+  """The path of a file (or folder), existing or not; `UserError` where none can be written."""
+  # Nothing is made, but for a moment a file without a name, which asks rights and disk.
+  found, real = pathlib.Path(path), pathlib.Path(os.path.realpath(path))
+  above = next(p for p in (real, *real.parents) if os.path.lexists(p))
+  if above == real:
+    if real.is_dir() != folder:
       raise UserError(f'{found} is {"no folder: name one" if folder else "a folder: name a file"}')
-  else:
-    above = next(p for p in found.absolute().parents if os.path.lexists(p))
-    if not above.is_dir():
-      raise UserError(f'{found} cannot be written: {above} is no folder')
+    if real.exists() and not (folder or real.is_file()):
+      return found  # a device or a pipe
+    above = real if folder else real.parent
+  elif not above.is_dir():
+    raise UserError(f'{found} cannot be written: {above} is no folder')
+  try:
+    tempfile.TemporaryFile(dir=above).close()
+  except OSError as e:
+    raise UserError(f'{found} cannot be written ({above}: {e.strerror}): name another place'
+                    ) from None
   return found
 
 
@@ -92,18 +100,6 @@ def check_brackets(folder: pathlib.Path) -> None:
   if '[' in str(folder.resolve()):
     raise UserError(f'{folder.resolve()}: no checkpoint can be written into a folder with [ in its '
                     'path: name another')
-
-
-def check_writable(path: str | os.PathLike) -> pathlib.Path:
-  """`check_place` of a file, and that the rights and the disk allow one; makes no folder."""
-  found = check_place(path)
-  above = next(p for p in found.absolute().parents if os.path.lexists(p))
-  try:
-    tempfile.TemporaryFile(dir=above).close()
-  except OSError as e:
-    raise UserError(f'{found} cannot be written ({above}: {e.strerror}): name another place'
-                    ) from None
-  return found
 
 
 def refuse_existing(path: str | os.PathLike) -> pathlib.Path:

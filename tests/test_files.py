@@ -16,6 +16,7 @@ from fairjax.files import (
   JsonLines,
   atomic_folder,
   atomic_write,
+  check_place,
   read_entries,
   read_json_lines,
   read_sealed_json,
@@ -187,6 +188,28 @@ def test_links_stay_and_pipes_get_the_bytes(tmp_path):
   assert pipe.is_fifo() and os.read(reader, 9) == b'all'
   os.close(reader)
   assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_place_is_refused_before_the_work_where_nothing_can_be_written(tmp_path, monkeypatch):
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'file').touch()
+  (tmp_path / 'link').symlink_to(tmp_path / 'later' / 'file')
+  places = (('folder', True), ('file', False), ('link', False), ('a/b', True), ('a/b', False))
+  for name, folder in places:
+    assert check_place(tmp_path / name, folder=folder) == tmp_path / name
+  for name, folder in (('folder', False), ('file', True), ('file/a', False), ('file/a', True)):
+    with pytest.raises(UserError, match='is a folder|is no folder'):
+      check_place(tmp_path / name, folder=folder)
+
+  def refuse(dir):
+    raise PermissionError(errno.EACCES, f'Permission denied in {dir.name}')
+
+  monkeypatch.setattr('tempfile.TemporaryFile', refuse)
+  for name, folder in places:
+    above = 'folder' if name == 'folder' else tmp_path.name
+    with pytest.raises(UserError, match=f'{name} cannot be written .*denied in {above}'):
+      check_place(tmp_path / name, folder=folder)
+  check_place('/dev/null')  # gets its bytes without a file beside it
 
 
 def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository):

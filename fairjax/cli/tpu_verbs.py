@@ -13,7 +13,7 @@ from fairjax.cli.options import add_fields, add_shared, field_values
 from fairjax.cli.verb import Command, log_line
 from fairjax.config import Config, MeshConfig
 from fairjax.errors import UserError
-from fairjax.files import check_writable, installed_versions
+from fairjax.files import check_place, installed_versions
 from fairjax.processes import ended_at_once
 from fairjax.tpu.chips import Slice, find_accelerator, find_slice
 from fairjax.tpu.launch.plan import INSTALLED, ROOT, expand_sweep, override_text, plan, render
@@ -74,11 +74,11 @@ def compile_config(
 
 def compile_matrix(*, output: str, as_json: bool) -> None:
   """Compiles the paper's models for its slices and modern ones, and writes the page."""
-  page = check_writable(output)
+  page = check_place(output)
   if page.suffix == '.json':
     raise UserError(f'--output={output} is the name of what is kept beside the page: name the '
                     f"page, e.g. {page.with_suffix('.md')}")
-  check_writable(page.with_suffix('.json'))
+  check_place(page.with_suffix('.json'))
   prepare_process()
   from fairjax.tpu.slice_search import paper_cells, run_matrix
   results = run_matrix(

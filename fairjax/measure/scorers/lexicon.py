@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from fairjax.errors import UserError
 from fairjax.files import atomic_write, check_place
-from fairjax.inputs import read_text_lines
+from fairjax.inputs import open_input, read_text_lines
 
 # One commit, not a branch: the file at this address cannot change.
 URL = ('https://raw.githubusercontent.com/nltk/nltk_data/80841aa102fecbe67fd3605f997d15851e3fee93/'
@@ -38,11 +38,13 @@ def fetch_lexicon(
   # Both lists are checked before either is written; right ones that are there are left alone.
   directory = pathlib.Path(directory)
   paths = (directory / FILES[0], directory / FILES[1])
-  there = [check_place(path) for path in paths if path.exists()]
+  there = [path for path in paths if path.exists()]
   for path in there:
-    _check(path.read_bytes(), path.name, f'{path} is there already and')
+    with open_input(path) as file:
+      _check(file.read(), path.name, f'{path} is there already and')
   if len(there) == len(paths):
     return paths
+  check_place(directory, folder=True)
   lists = _unpack(_download(url), url)
   for name, content in lists.items():
     _check(content, name, f'{url}: {name}')
