@@ -283,7 +283,8 @@ def _format_plan(row: Mapping[str, Any]) -> str:
   # At level 0.05 of one test the limit is the 95th percentile; other tests have other limits.
   limit = 'floor' if row['level'] == 0.05 and row['tests'] == 1 else 'significant above'
   return (f"{row['scores']:20s} {kind:26s} {row['samples']:>9,} samples per prefix "
-          f"({row['continuations']:,} in all): found in {found} % [{low}, {high}]; "
+          f"({row['continuations']:,} in all, of {row['values']} values in {row['templates']} "
+          f"templates): found in {found} % [{low}, {high}]; "
           f"expected by chance {row['null_mean']:.4f}, {limit} {row['critical']:.4f}")
 
 
