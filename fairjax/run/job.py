@@ -24,7 +24,7 @@ from fairjax.config import (
 )
 from fairjax.config_checks import validate
 from fairjax.config_io import step1_run, to_dict
-from fairjax.counterfactual import Attribute
+from fairjax.counterfactual import Attribute, Replacements
 from fairjax.counterfactual.attributes import Prefix
 from fairjax.errors import UserError
 from fairjax.files import (
@@ -135,6 +135,20 @@ class PreparedBatches:
     return own_rows(eval_batches(
       self._prepared.store('valid'), batch_size=batch_size, segment_len=self._model.segment_len,
       start_ids=self._start_ids))
+
+  def check_debias(self, *, fairness: bool) -> None:
+    """`UserError` where step 3 has no batch, or `fairness` no match that a value may replace."""
+    split, attribute = 'train_sensitive' if fairness else 'train', self._prepared.attribute
+    pieces, found = self._debias.pieces_per_branch, Replacements(
+      attribute, self._prepared.vocabulary)
+    self._rows(split, self._debias.batch_size)
+    if fairness and not any(found.fitting(i, starts_word, num_pieces=pieces)
+                            for i, count in enumerate(self._prepared.store(split).value_counts)
+                            for starts_word in (True, False) if count):
+      raise UserError(
+        f'no value of {attribute.name} can take the place of one in the text, so the fairness term '
+        f'would be 0 ({"; ".join(found.unusable(num_pieces=pieces))}): raise '
+        'debias.pieces_per_branch or data.vocab_size')
 
   def batch_name(self, split: str, step: int, *, batch_size: int) -> str:
     """Split, epoch and segment of a step."""
@@ -335,7 +349,11 @@ class Job(Run):
       from fairjax.data.corpus import make_swap
       make_swap(self.config.data)
     with self.locked(), processes.StopSignal().installed() as stop:
-      self.curriculum(stop).train(stages)
+      curriculum = self.curriculum(stop)
+      for fairness in {stage.variant.regularised for stage in stages if stage.section == 'debias'
+                       and stage.variant.method != 'cda'}:
+        self._batches(self.prepared).check_debias(fairness=fairness)
+      curriculum.train(stages)
 
   def curriculum(self, stop: processes.StopSignal) -> 'Curriculum':
     """The curriculum on this run's data and devices."""
