@@ -5,6 +5,7 @@ No time is compared: that the numbers are of this machine is all that is asked o
 
 import importlib
 import json
+import subprocess
 import sys
 
 import jax
@@ -62,14 +63,25 @@ def test_sampler(run):
 def test_accelerator_leaves_the_json_of_each_and_names_what_failed(tmp_path, monkeypatch, capsys):
   accelerator = importlib.import_module('tests.benchmarks.accelerator')
   monkeypatch.setitem(accelerator.TINY, 'broken', 'no_benchmark')
+  monkeypatch.setattr(accelerator, '_LEAST', 1)
   monkeypatch.setattr(sys, 'argv', [
     'accelerator', '--tiny', f'--output={tmp_path}', '--only=broken,attention'])
   assert accelerator.main() == 1
   assert 'without a result: broken\n' in capsys.readouterr().out
+  assert accelerator.run(['measure'], tmp_path / 'attention.json', 1) == 'not done in 1 s'
   (path,) = tmp_path.iterdir()
   result = json.loads(path.read_text())
   assert path.stem == 'attention' and result.keys() >= PROVENANCE
   assert all(row['difference'] < 1e-5 for row in result['rows'])
+
+
+def test_the_accelerator_needs_the_few_packages_that_it_names():
+  accelerator = importlib.import_module('tests.benchmarks.accelerator')
+  lacking = ('backports.zstd', 'matplotlib', 'seqio', 'sentencepiece', 'shtab', 'tensorflow',
+             'textblob', 'tokenizers', 'tqdm', 'vaderSentiment')  # extras are optional
+  lines = [f'sys.modules[{name!r}] = None' for name in lacking] + [
+    f'import tests.benchmarks.{words.split()[0]}' for words in accelerator.TASKS.values()]
+  subprocess.run([sys.executable, '-c', '\n'.join(('import sys', *lines))], check=True)
 
 
 @pytest.mark.parametrize('name', ['step', 'decoder_step', 'sampler', 'decoder_sampler'])
@@ -115,9 +127,10 @@ def test_loss(run):
 
 def test_attention(run):
   found = run('attention', '--lengths=16', '--heads=1', '--rows=1', '--width=8', '--rounds=1',
-              '--paths=shift,blocks')
-  assert [row['path'] for row in found['rows']] == ['shift', 'blocks']
-  assert all(row['floor'].keys() == FLOOR for row in found['rows'])
+              '--paths=kernel,shift,blocks')
+  assert [row['path'] for row in found['rows']] == ['kernel', 'shift', 'blocks']
+  assert 'CPU' in found['rows'][0]['error']  # the others go on
+  assert all(row['floor'].keys() == FLOOR for row in found['rows'][1:])
 
 
 @pytest.mark.parametrize('work', ['train', 'gpt2', *(

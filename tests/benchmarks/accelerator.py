@@ -3,12 +3,20 @@
   python -m tests.benchmarks.accelerator --minutes=9 --output=FOLDER
   python -m tests.benchmarks.accelerator --minutes=3 --output=FOLDER --only=step,sampler
 
-Runs from the checkout with the JAX that is there, and needs neither TensorFlow nor a network. Each
-benchmark is a process of its own, ends at the time that is left, prints what it found, and leaves
-FOLDER/NAME.json. Exit code 1: a benchmark failed or had no time; its name is printed.
+Runs from the checkout with the JAX, Flax and Optax that are there, and needs neither TensorFlow nor
+a network. What else the benchmarks import is small; where there is no network, carry the folder:
+
+  pip install --no-deps --target=SITE msgspec ml-collections jaxtyping wadler-lindig safetensors
+
+Each benchmark is a process of its own, which prints its seconds as it goes and leaves
+FOLDER/NAME.json. It has at most half of the time that is left (the last one all), so that one that
+hangs leaves time for the others. Exit code 1: a benchmark failed or had no time; its name is
+printed.
 """
 
 import argparse
+import contextlib
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -16,10 +24,9 @@ import time
 
 _LLAMA = '--decoder=configs/decoders/llama-3.2-1b'
 _SMALL = '--config=tests/benchmarks/small.py:'
-# Benchmark and arguments of each; PATHS are the ways to compute attention that the device has.
+# Benchmark and arguments of each.
 TASKS = {
-  'attention': 'attention --check --lengths=512 --heads=8 --width=128 --rows=32 --dtype=bfloat16 '
-  '--paths=PATHS',
+  'attention': 'attention --check --lengths=512 --heads=8 --width=128 --rows=32 --dtype=bfloat16',
   'step': 'debias_step --config=configs/wikitext103.py --rounds=5',
   'decoder_step': f'debias_step {_LLAMA} {_SMALL}segment_len=512,batch_size=8,pieces=4,'
   'dtype=bfloat16 --steps=plain,fused --rounds=5',
@@ -32,21 +39,26 @@ TASKS = {
 _SIZES = f'{_SMALL}layers=2,dim=16,heads=2,vocab_size=64,segment_len=8,samples=8,new_tokens=3'
 _TINY_LLAMA = '--decoder=tests/golden/decoders/llama3'
 TINY = {
-  'attention': 'attention --check --lengths=16 --heads=1 --width=8 --rows=1 --rounds=1 '
-  '--paths=PATHS',
+  'attention': 'attention --check --lengths=16 --heads=1 --width=8 --rows=1 --rounds=1',
   'step': f'debias_step {_SIZES} --rounds=1 --steps=plain,fused',
   'decoder_step': f'debias_step {_TINY_LLAMA} {_SIZES} --rounds=1 --steps=plain,fused',
+  'sampler': f'sampler {_SIZES} --rounds=1',
   'decoder_sampler': f'sampler {_TINY_LLAMA} {_SIZES} --rounds=1',
-  'scoring': 'pretrained --texts=8 --dim=16 --layers=1 --heads=2 --vocab_size=64 --rounds=1'}
+  'scoring': 'pretrained --texts=8 --dim=16 --layers=1 --heads=2 --vocab_size=64 --rounds=1',
+  'measure': 'measure --samples=2 --permutations=10 --attributes country'}
+_MODULES = 'flax', 'optax', 'msgspec', 'ml_collections', 'jaxtyping', 'safetensors'
 _LEAST = 5  # seconds, below which nothing is begun
 
 
-def paths() -> str:
-  """Asked in a process of its own: this one must not hold the device."""
-  platform = subprocess.run(
-    [sys.executable, '-c', 'import jax; print(jax.default_backend())'], check=True,
-    capture_output=True, text=True).stdout.strip()
-  return 'shift,blocks,kernel' if platform == 'tpu' else 'shift,blocks'
+def found_device() -> str:
+  """Kind of the first device, asked in a process of its own: this one must not hold it."""
+  code = 'import jax; d = jax.devices()[0]; print(d.platform, d.device_kind, sep=": ")'
+  try:
+    found = subprocess.run([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True,
+                           timeout=120, check=False)
+  except subprocess.TimeoutExpired:
+    return ''
+  return found.stdout.strip()
 
 
 def run(words: list[str], path: pathlib.Path, seconds: float) -> str:
@@ -54,15 +66,24 @@ def run(words: list[str], path: pathlib.Path, seconds: float) -> str:
   if seconds < _LEAST:
     return 'no time left'
   module, *arguments = words
-  try:
-    found = subprocess.run([sys.executable, '-m', f'tests.benchmarks.{module}', *arguments],
-                           stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
-  except subprocess.TimeoutExpired:
-    return 'time is up'
-  if found.returncode:
-    return f'ended with {found.returncode}'
-  print(found.stdout, flush=True)
-  path.write_text(found.stdout, encoding='utf-8')
+  part = path.with_suffix('.part')
+  # A file, not a pipe: a compiler's child that lives on would hold the pipe open.
+  with part.open('w', encoding='utf-8') as file:
+    process = subprocess.Popen(
+      [sys.executable, '-m', f'tests.benchmarks.{module}', *arguments], stdout=file)
+    try:
+      code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+      code = None
+    finally:
+      process.kill()
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)  # then its memory of the device is free
+  if code != 0:
+    part.unlink()
+    return f'not done in {seconds:.0f} s' if code is None else f'ended with {code}'
+  part.rename(path)
+  print(path.read_text(encoding='utf-8'), flush=True)
   return ''
 
 
@@ -77,13 +98,20 @@ def main() -> int:
   names = options.only.split(',') if options.only else list(tasks)
   if unknown := [name for name in names if name not in tasks]:
     parser.error(f"--only: '{unknown[0]}' is none of {', '.join(tasks)}")
+  if lacking := [name for name in _MODULES if importlib.util.find_spec(name) is None]:
+    parser.error(f"not installed: {', '.join(lacking)}: the first lines of this file say how")
   end = time.monotonic() + 60 * options.minutes
   options.output.mkdir(parents=True, exist_ok=True)
-  ways, failed = paths(), []
+  device, failed = found_device(), []
+  if not device or device.startswith('cpu') and not options.tiny:
+    parser.error(f"JAX found {device or 'no device'}; with --tiny a CPU does")
+  print(device, flush=True)
   for name in names:
-    words, begin = tasks[name].replace('PATHS', ways).split(), time.monotonic()
+    words, begin = tasks[name].split(), time.monotonic()
     print(f'{name}: {" ".join(words)}', flush=True)
-    if problem := run(words, options.output / f'{name}.json', end - begin):
+    left = end - begin
+    if problem := run(words, options.output / f'{name}.json',
+                      left if name == names[-1] else left / 2):
       failed.append(name)
       print(f'{name}: {problem}', flush=True)
     print(f'{name}: {time.monotonic() - begin:.0f} s', flush=True)

@@ -14,6 +14,7 @@ counts the body of a loop once, so operations and bytes of `blocks` and `heads` 
 
 import functools
 import os
+import sys
 import time
 
 import jax
@@ -64,7 +65,12 @@ def compile_paths(options, mesh):
       config = ModelConfig(segment_len=length, memory_len=length, head_dim=options.width,
                            attention=path, attention_block=options.block, dtype=options.dtype)
       begin = time.perf_counter()
-      compiled = make_program(config)(*abstract_arrays(options, length, sharding)).compile()
+      try:
+        compiled = make_program(config)(*abstract_arrays(options, length, sharding)).compile()
+      except Exception as e:  # of a compiler: any class; the other paths go on
+        print(f'{path}, {length}: {e}', file=sys.stderr, flush=True)
+        yield {'path': path, 'length': length, 'error': str(e)}, None
+        continue
       cost = compiled.cost_analysis()
       yield {
         'path': path, 'length': length,
@@ -90,7 +96,8 @@ def measure(options) -> dict:
     speeds = harness.limits(options.dtype)
     for row, compiled in compile_paths(options, None):
       rows.append(row)
-      runs.setdefault(row['length'], []).append((row, compiled))
+      if compiled:
+        runs.setdefault(row['length'], []).append((row, compiled))
     for length, same_length in runs.items():
       time_in_turns(options, length, same_length, speeds)
   return harness.provenance(
@@ -131,12 +138,15 @@ def add_differences(arrays, full, length, compiled):
 def main() -> None:
   parser = harness.parser(__doc__, heads=4, rows=2, width=64, block=512, rounds=5)
   parser.add_argument('--lengths', default='128,256,512,1024', help='T = M, separated by commas')
-  parser.add_argument('--paths', default='shift,heads,blocks', help='of model.attention')
+  parser.add_argument('--paths', help='of model.attention; default: all that the device may have')
   parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16'))
   parser.add_argument('--topology', default='', help="of the TPU compiler, e.g. 'v5e:2x2'")
   parser.add_argument('--check', action='store_true', help='compare with shift in float32')
   options = parser.parse_args()
   options.lengths = [int(x) for x in options.lengths.split(',')]
+  if options.paths is None:
+    on_tpu = options.topology or jax.default_backend() == 'tpu'
+    options.paths = 'shift,heads,blocks,kernel' if on_tpu else 'shift,heads,blocks'
   options.paths = options.paths.split(',')
   harness.show(measure(options))
 

@@ -131,9 +131,10 @@ def measure(options, config) -> dict:
   states, memory, runs = {}, {}, {}
   for name, (step, arguments) in programs.items():
     states[name] = steps.init_lm_state(model, lm, mesh, seed=0)
-    memory[name] = harness.program_mib(step.lower(states[name], *arguments).compile())
+    compiled = step.lower(states[name], *arguments).compile()
+    memory[name] = harness.program_mib(compiled)
 
-    def run(name=name, step=step, arguments=arguments):
+    def run(name=name, step=compiled, arguments=arguments):
       states[name], metrics = step(states[name], *arguments)
       return states[name], metrics
 

@@ -52,8 +52,12 @@ def in_turns(runs: Mapping[str, Callable[[], Any]], *, rounds: int, warm: int = 
     for name, run in runs.items():
       begin = time.perf_counter()
       jax.block_until_ready(run())
+      took = time.perf_counter() - begin
+      # At once: what comes after may fail, or have no time.
+      print(f"{name}: {took:.4g} s{'' if round_ >= warm else ', not counted'}", file=sys.stderr,
+            flush=True)
       if round_ >= warm:
-        seconds[name].append(time.perf_counter() - begin)
+        seconds[name].append(took)
   return seconds
 
 
