@@ -208,9 +208,16 @@ def test_what_cannot_be_packed_costs_nothing_and_a_slice_that_is_replaced_gets_t
 
 
 def test_a_slice_that_is_being_deleted_is_waited_for_and_requested_again(cloud):
-  cloud.world([['ACTIVE', 'DELETING', 'DELETING', 'GONE'], ['ACTIVE']])
-  assert cloud.launch() == 0
+  cloud.world([['ACTIVE', 'ACTIVE', 'DELETING', 'DELETING', 'GONE'], ['ACTIVE']])
+  assert cloud.launch('up') == cloud.launch() == 0
   assert cloud.verbs().count('create') == 2 and 'delete' not in cloud.verbs()
+
+
+@pytest.mark.parametrize('state', ['DELETING', 'GONE'])
+def test_a_slice_that_somebody_deletes_meanwhile_is_not_requested_again(cloud, state):
+  cloud.world([['ACTIVE', state], ['ACTIVE']])
+  assert cloud.launch() == 42
+  assert cloud.verbs().count('create') == 1 and 'the same line requests it again' in cloud.log()
 
 
 def test_slices_that_are_always_taken_away_are_replaced_only_so_often(cloud):

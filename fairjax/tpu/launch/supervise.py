@@ -340,6 +340,7 @@ class WatchedSlice:
     self._recreated = 0
     self._asked = False  # whether something may be in the cloud
     self._made = False  # the slice, in this process
+    self._had = False  # a slice that was ready, and that we did not delete
     self.may_run = False  # a command of ours or of others, as far as is known
     self._slices = f'{spec.slices} x {spec.slice.accelerator_type}'
     self.title = f'queued resource {spec.job} ({self._slices}) in {spec.zone}'
@@ -367,7 +368,11 @@ class WatchedSlice:
         self.may_run = True
         return USER_ERROR
       if state.kind == READY:
+        self._had = True
         return 0
+      if state.kind in (GOING, ABSENT) and self._had:
+        self._executor.log('somebody deleted it; the same line requests it again')
+        return PREEMPTED
       if state.kind == ABSENT:
         self._asked = True  # from here on: a create that fails may have created something
         self._executor.run(create(self._spec))
@@ -412,6 +417,7 @@ class WatchedSlice:
     self._executor.log(f'deleting it and asking again, {self._recreated} of '
                        f'{self._spec.recreate}, after {pause:g} s')
     self._executor.run(delete(self._spec))
+    self._had = False
     time.sleep(pause)
     return True
 
