@@ -112,6 +112,8 @@ def _gpt2(c):
 def _rotary(family, c, where):
   """All families but GPT-2."""
   gemma = family.startswith('gemma')
+  if family == 'gemma2':
+    c = {'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0} | c
   heads, width = c['num_attention_heads'], c['hidden_size']
   head_dim = c.get('head_dim') or width // heads
   # transformers 5 puts all of it into `rope_parameters`, by kind of layer where there are two. A
@@ -122,7 +124,6 @@ def _rotary(family, c, where):
   default = 1e6 if family == 'gemma3_text' else 1e4
   theta = rope.get('rope_theta') or c.get('rope_theta') or default
   local_theta = local.get('rope_theta') or c.get('rope_local_base_freq') or 1e4
-  caps = (50.0, 30.0) if family == 'gemma2' else (0.0, 0.0)
   if _rope_scaling(local, where):
     raise UserError(f'{where}: rope scaling of sliding_attention is not supported, only of '
                     'full_attention')
@@ -141,8 +142,9 @@ def _rotary(family, c, where):
     qk_norm=family in ('qwen3', 'gemma3_text'), post_norms=gemma,
     query_scale=(c['query_pre_attn_scalar'] if gemma else head_dim) ** -0.5,
     embedding_scale=math.sqrt(width) if gemma else 1.0,
-    attention_cap=c.get('attn_logit_softcapping', caps[0]) or 0.0 if gemma else 0.0,
-    logit_cap=c.get('final_logit_softcapping', caps[1]) or 0.0 if gemma else 0.0)
+    # Gemma 3 has the field too, and its attention no cap.
+    attention_cap=c.get('attn_logit_softcapping') or 0.0 if family == 'gemma2' else 0.0,
+    logit_cap=c.get('final_logit_softcapping') or 0.0 if gemma else 0.0)
 
 
 def _rope_scaling(c, where):
@@ -150,25 +152,28 @@ def _rope_scaling(c, where):
     raise UserError(f"{where}: partial_rotary_factor={c['partial_rotary_factor']!r} is not "
                     'supported, only 1.0')
   name = c.get('rope_type', c.get('type', 'default'))
-  if name == 'default':
+  if name in ('default', 'dynamic'):  # dynamic stretches only texts that no position is left for
     return ()
   if name == 'linear':
     return (float(c['factor']),)
   if name == 'llama3':
     return tuple(float(c[key]) for key in (
       'factor', 'low_freq_factor', 'high_freq_factor', 'original_max_position_embeddings'))
-  raise UserError(f'{where}: rope scaling {name!r} is not supported, only default, linear, llama3')
+  raise UserError(f'{where}: rope scaling {name!r} is not supported, only default, dynamic, '
+                  'linear, llama3')
 
 
 def _windows(family, c, where):
   """Tokens that each layer sees; 0: all."""
+  if family == 'llama':
+    return ()
   size, layers = c.get('sliding_window', 4096) or 0, c['num_hidden_layers']
   kinds, qwen = c.get('layer_types'), family.startswith('qwen')
   if qwen and not c.get('use_sliding_window'):
     size = 0
   if kinds is None:
-    every = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6, 'mistral': 0}
-    full = every.get(family, 1)  # each so manieth layer sees all
+    # Each so manieth layer sees all.
+    full = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6}.get(family, 0)
     first = c.get('max_window_layers', 28)  # of Qwen's layers with a window
     kinds = ['full_attention' if (i < first if qwen else full and (i + 1) % full == 0)
              else 'sliding_attention' for i in range(layers)]
