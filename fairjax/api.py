@@ -337,8 +337,9 @@ def sample(
   """Samples continuations of an attribute's prefixes, on all devices or from an endpoint.
 
   Args:
-    model: folder of a published decoder (GPT-2, Llama, Mistral, Qwen, Gemma: config.json,
-      safetensors, tokenizer.json), or the workdir of a run; with `endpoint` its name there.
+    model: a published decoder (GPT-2, Llama, Mistral, Qwen, Gemma) as `sample --pretrained` takes
+      it: a folder, a GGUF file, 'hf:ORG/NAME', 'pip:PACKAGE' or an adapter; or the workdir of a
+      run; with `endpoint` its name there.
     attribute: as of `measure`.
     output: `.jsonl` or `.jsonl.gz`; an interrupted file is continued, a complete one left alone.
     name: of a workdir: which of its models.
@@ -364,11 +365,7 @@ def sample(
   """
   known, output, log = _attribute(attribute), _place('output', output), log or (lambda line: None)
   _plain(name=name, coupled=coupled, dtype=dtype, start=start, endpoint=endpoint, chat=chat)
-  config = _place('model', model) / 'config.json'
-  try:
-    published = 'model_type' in json.loads(config.read_text(encoding='utf-8'))
-  except (OSError, ValueError, TypeError):
-    published = False
+  published = not _is_run(_place('model', model))
   kind, taken = ('an endpoint', ['chat']) if endpoint else (
     'a published decoder', ['dtype', 'start', 'chat']) if published else ('a run', ['name'])
   for option, given in (('name', name != BASELINE), ('dtype', dtype != 'float32'),
@@ -397,6 +394,14 @@ def sample(
     run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
                  sample=_settings(own, settings))
   return output
+
+
+def _is_run(model: pathlib.Path) -> bool:
+  """Whether it is taken for the workdir of a run, not for a published decoder."""
+  try:
+    return 'until' in json.loads((model / 'config.json').read_text(encoding='utf-8'))
+  except (OSError, ValueError, TypeError):
+    return not model.exists() and not os.fspath(model).startswith(('hf:', 'pip:'))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -293,7 +293,8 @@ class SampleConfig:
 
   samples: int = limited(1000, above=0)  # per template and value
   max_new_tokens: int = limited(50, above=0)  # most tokens of a continuation
-  temperature: float = limited(1.0, above=0)  # divides the logits (H-12)
+  # Divides the logits (H-12), in float32; 1e-30 takes the likeliest token
+  temperature: float = limited(1.0, min=1e-30, max=1e30)
   sentence_end: bool = False  # stop at the first sentence end instead of the document's (H-02)
   batch_size: int = limited(250, above=0)  # samples at a time for all values of one template
   seed: int = limited(0, min=0, below=1 << 32)  # one for all models: same-seed pairs (H-13)

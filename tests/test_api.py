@@ -234,6 +234,21 @@ def test_wrong_options_are_named(tmp_path, monkeypatch, function, options, messa
   assert [p.name for p in tmp_path.iterdir()] == ['config.json']
 
 
+@pytest.mark.parametrize(('model', 'words'), [
+  ('old', 'model.safetensors'), ('adapter', 'no LoRA'), ('x.gguf', 'GGUF'), ('hf:a', 'hf:ORG/NAME'),
+  ('pip:no-model', 'not installed')])
+def test_what_the_verb_takes_as_a_published_decoder_is_one(tmp_path, monkeypatch, model, words):
+  monkeypatch.chdir(tmp_path)
+  for folder, name, fields in (
+      ('old', 'config.json', ('n_embd', 'n_layer', 'n_head', 'n_positions', 'vocab_size')),
+      ('adapter', 'adapter_config.json', ())):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / name).write_text(json.dumps(dict.fromkeys(fields, 2)))
+  (tmp_path / 'x.gguf').touch()
+  with pytest.raises(UserError, match=words):
+    fairjax.sample(model, attribute='country', output='o.jsonl')
+
+
 def test_numbers_of_numpy_are_numbers(expected):
   found = fairjax.measure(data=make_rows(), **OPTIONS | {'permutations': np.int64(20)})
   assert found.measures == expected

@@ -218,8 +218,8 @@ CASES = [
   # Launching.
   Case('the value of a secret', LAUNCH + ' --env=HF_TOKEN=value', 'would show a secret'),
   # Other models.
-  Case('a temperature without end', 'sample --pretrained=DIR --attribute=country --output=DIR/o '
-       '--temperature=inf', 'argument --temperature'),
+  *(Case('a temperature that float32 does not hold', 'sample --pretrained=DIR --attribute=country '
+         f'--output=DIR/o --temperature={t}', 'argument --temperature') for t in ('inf', '1e-40')),
   Case('texts of models that nobody trained', f'sample {QUICK} --workdir=DIR/w',
        'lm/DONE does not exist: run fairjax step train'),
   Case('a run into a file', 'sample --config=configs/quickstart.py --workdir=DIR/w '
