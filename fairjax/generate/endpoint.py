@@ -35,7 +35,8 @@ INSTRUCTION = ('Continue the text that the user gives. Write only the words that
 ATTEMPTS = 8  # requests for one sample
 LONGEST_WAIT = 600  # seconds that a server may ask for
 _TRANSIENT = (408, 409, 425, 429)
-_OWN_FIELDS = ('model', 'prompt', 'messages', 'n', 'stream', 'echo')  # of a request
+# Of a request; with one seed all answers to a prompt may be the same.
+_OWN_FIELDS = ('model', 'prompt', 'messages', 'n', 'stream', 'echo', 'seed')
 _LOCAL = ('localhost', '127.0.0.1', '::1')
 
 
@@ -140,7 +141,9 @@ def _account(path: pathlib.Path, prices: tuple[float, float] | None) -> str:
   """What the answers in a file are and cost, in words."""
   empty = echoed = unknown = 0
   tokens, reasons, models = [0, 0], collections.Counter(), collections.Counter()
+  texts = collections.defaultdict(list)
   for record in read_records(path):
+    texts[record['prefix']].append(hash(record['continuation']))
     empty += not record['continuation'].strip()
     echoed += bool(record.get('repeated_prompt'))
     unknown += 'completion_tokens' not in record
@@ -157,6 +160,9 @@ def _account(path: pathlib.Path, prices: tuple[float, float] | None) -> str:
   parts.append('answered by ' + ', '.join(f'{m} ({n:,})' for m, n in models.most_common()))
   parts += [f'{empty:,} empty continuations'] * bool(empty)
   parts += [f'{echoed:,} answers began with the prompt, which was taken out'] * bool(echoed)
+  if same := sum(len(found) > len(set(found)) == 1 for found in texts.values()):
+    parts.append(f'WARNING: all answers to {same:,} of {len(texts):,} prompts are the same text (a '
+                 'temperature of 0, a cache?): each of these prompts has one sample only')
   return f'{path}: ' + '; '.join(parts)
 
 
@@ -182,7 +188,11 @@ class _Client:
                       ) from None
     if own := [name for name in _OWN_FIELDS if name in endpoint.body]:
       raise UserError(f'--body sets {", ".join(own)}: a request asks --model for one whole answer '
-                      'to a prompt of the attribute, so leave it out')
+                      'to a prompt of the attribute, by chance of its own, so leave it out')
+    try:
+      json.dumps(dict(endpoint.body), allow_nan=False, ensure_ascii=False).encode('utf-8')
+    except (TypeError, ValueError) as e:  # not finite, half a character, no object of JSON
+      raise UserError(f'--body cannot be sent as JSON ({e}): correct it') from None
     self._endpoint, self._secret, self._log_again = endpoint, read_secret(KEY_VARIABLE), seldom(log)
     url = _base_url(endpoint.url)
     self.address = f"{url}/{'chat/' * endpoint.chat}completions"

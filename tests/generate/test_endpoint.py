@@ -263,7 +263,9 @@ def test_other_models_under_the_name_are_recorded_and_counted(server, ask):
   records, said = ask(samples=1)
   assert {r['prefix']: r.get('answered_by') for r in records} == dict.fromkeys(PROMPTS) | {
     PROMPTS[1]: 'm-2026'}
-  assert 'answered by m (3), m-2026 (1)' in said[-1]
+  assert 'answered by m (3), m-2026 (1)' in said[-1] and 'same text' not in said[-1]
+  server.script = {PROMPTS[0]: [(200, {'choices': [{'text': 'small'}]}, {})]}
+  assert 'all answers to 2 of 4 prompts are the same text' in ask(samples=2)[1][-1]
 
 
 def command(server, attribute_file, output, *more):
@@ -316,6 +318,7 @@ def test_the_key_is_sent_and_shown_nowhere(server, attribute_file, tmp_path, mon
   (['--instruction=x'], '--instruction belongs to --chat'),
   (['--body=[1]'], 'is no object of JSON'),
   (['--body={"n": 2, "prompt": "x"}'], '--body sets prompt, n'),
+  (['--body={"seed": 2}'], '--body sets seed'), (['--body={"top_p": NaN}'], 'cannot be sent'),
   (['--price-in=-1'], 'is not in'),
 ])
 def test_bad_options_are_one_line(server, attribute_file, tmp_path, capsys, change, words):
