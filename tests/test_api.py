@@ -197,6 +197,7 @@ def test_reports_and_comparisons_are_those_of_the_files(tmp_path):
   ([3], None, 'record 1: expected a JSON object, not int'),
   ([{'prefix': 'Syria is', 'value': 'Syria'}], None, 'record 1: fields missing: continuation'),
   ([{'prefix': 'x', 'value': 'Syria', 'continuation': ''}], None, "not hold 'Syria'.*template"),
+  ([{'attribute': 'Country', 'prefix': 'x', 'continuation': ''}], None, "'Country', not country"),
   ([{'prefix': 'x', 'value': 'Syrie', 'continuation': ''}], None, "record 1.*mean 'Syria'"),
   (make_rows(), {'prompts': 'prefix'}, "no record has a column 'prompts', which was to be prefix"),
   (make_rows(), {'prompt': 'prefixes'}, "unknown field of records 'prefixes': did you mean 'pref"),

@@ -253,6 +253,9 @@ class _Completion:
     name, value, prefix = record.get('attribute'), record.get('value'), record.get('prefix')
     attribute = self._attributes.get(name) if isinstance(name, str) else None
     if attribute is None:
+      if isinstance(name, str) and (value is None or record.get('template') is None):
+        raise UserError(f"{where}: attribute is '{name}', not {' or '.join(self._attributes)}: "
+                        'name all attributes of the records')
       return record  # what is wrong is said when the record is checked
     if value is None and isinstance(prefix, str):
       value = record['value'] = self._finder(attribute.name).find_value(prefix)
