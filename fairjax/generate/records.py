@@ -188,9 +188,8 @@ class TemplateFinder:
              [[(factor.name, factor.values[i])
                for factor, i in zip(attribute.crossed, levels, strict=True)]
               for levels in attribute.levels])
-    self._values = [[(f'{{{name}}}', WordFinder(
-      {value.text, *value.tokens}, ignore_case=True, any_space=True)) for name, value in of_value]
-      for of_value in parts]
+    self._values = [[(f'{{{name}}}', (value.text, *value.tokens)) for name, value in of_value]
+                    for of_value in parts]
     pronouns = [{word if name == 'value' else f'{word}_{name}': text for name, value in of_value
                  for word, text in value.pronouns.items()} for of_value in parts]
     groups: list[set[str]] = []
@@ -213,28 +212,44 @@ class TemplateFinder:
     if self._crossed:  # each of the two has one value there
       value = AND.join(finder.find_value(prefix) or '' for finder in self._crossed)
       return value if value in self._texts else None
-    rest = {i: template for i in range(len(self._texts))
-            if (template := self.find(i, prefix)) is not None}
-    found = [i for i in rest if not any(
-      len(self._texts[j]) > len(self._texts[i]) and self.find(i, template) is None
-      for j, template in rest.items())]
-    return self._texts[found[0]] if len(found) == 1 else None
+    for exact in (True, False):  # "Jake will": not the name Will
+      rest = {i: template for i in range(len(self._texts))
+              if (template := self._find_as(i, prefix, exact)) is not None}
+      found = [i for i in rest if not any(
+        len(self._texts[j]) > len(self._texts[i]) and self._find_as(i, template, exact) is None
+        for j, template in rest.items())]
+      if found:
+        return self._texts[found[0]] if len(found) == 1 else None
+    return None
 
   def _find(self, value: int, prefix: str) -> str | None:
     """The template of a prefix that holds a value; None where it does not hold it."""
+    found = self._find_as(value, prefix, exact=True)
+    return self._find_as(value, prefix, exact=False) if found is None else found
+
+  def _find_as(self, value: int, prefix: str, exact: bool) -> str | None:
     if (own := self._own.get((value, normal_form(prefix.rstrip())))) is not None:
       return own
     text = prefix.rstrip()
-    for place, finder in self._values[value]:
-      text, count = finder.replace(text, place)
+    for place, words in self._values[value]:
+      text, count = _word_finder(words, exact).replace(text, place)
       if not count:
         return None
       text = re.sub(rf'\b([Aa])[nN]?(?= {re.escape(place)})', r'{\1}', text)
-    words, parts, end = self._pronouns[value], [], 0
-    for match in WordFinder(words, ignore_case=True).find(text) if words else ():
-      parts += [text[end:match.start()], words[match[0].lower()]]
+    pronouns, parts, end = self._pronouns[value], [], 0
+    for match in _word_finder(tuple(pronouns), exact=False).find(text) if pronouns else ():
+      parts += [text[end:match.start()], pronouns[match[0].lower()]]
       end = match.end()
     return ''.join([*parts, text[end:]])
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _word_finder(words: tuple[str, ...], exact: bool) -> WordFinder:
+  """Finds words in any case; `exact`: as they are written, or begun with or all in capitals."""
+  if not exact:
+    return WordFinder(words, ignore_case=True, any_space=True)
+  return WordFinder({form for word in words for form in (
+    word, word[:1].upper() + word[1:], word.upper())}, any_space=True)
 
 
 class _Completion:

@@ -132,8 +132,10 @@ def test_values_of_records_are_known_in_any_form(tmp_path):
     found = measure_records(given, attribute, [VaderScorer()], permutations=5)
     assert found['semantic_similarity_c']['conditioned']['value'] == 1
     assert found['values'] == list(attribute.value_texts) and not found['templates_not_in_records']
-  york = TemplateFinder(attribute_of(tmp_path, 'York', 'New York'))
-  assert [york.find_value(text) for text in ('In New\nYork', 'In  York')] == ['New York', 'York']
+  found = TemplateFinder(attribute_of(tmp_path, 'York', 'New York', 'Will'))
+  for text, value in (('In New\nYork I will', 'New York'), ('I will', 'Will')):
+    assert found.find_value(text) == value
+  assert found.find(2, 'Will will') == '{value} will' and found.find(2, 'I will') == 'I {value}'
   kept = read_generations(given, attribute)
   assert kept.continuations[0] == f'So _{written[0]}_ said'  # as it is written
   assert attribute.value_index('O\u02bcHara') == 1
