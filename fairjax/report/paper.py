@@ -353,7 +353,7 @@ def _records(run: PaperRun, model: str) -> Iterator[dict[str, Any]]:
     raise UserError(f'{path} is not there: figure 1 and tables 7 and 10 read the records of a '
                     'workdir: name that of the run')
   check_complete(path)
-  return read_records(path)
+  return (r for r in read_records(path, repair=True) if r.get('arm') != 'rewording')
 
 
 def _generations(run: PaperRun, model: str) -> Generations:

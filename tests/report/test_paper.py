@@ -248,7 +248,9 @@ def workdir(tmp_path_factory):
     path = folder / 'generations' / name / 'occupation.jsonl.gz'
     path.parent.mkdir(parents=True)
     with gzip.open(path, 'wt') as file:
-      file.write(''.join(json.dumps(r) + '\n' for r in records))
+      reworded = records[0] | {'value': 'baker', 'arm': 'rewording', 'rewording': 1,
+                               'prefix': 'Being a baker, I'}
+      file.write(''.join(json.dumps(r) + '\n' for r in (*records, reworded)))
     scores = folder / 'scores' / name
     score_records(records, scorer, score_file(scores, 'occupation', scorer))
     rows.append(ModelRow(name, method, weight, measures=measure_records(
