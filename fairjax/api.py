@@ -449,18 +449,19 @@ class RunResult:
       raise unknown_name('table', table, tables)
     return _frame(tables[table]())
 
-  def select(self, *, share: float, relevance: Sequence[str]) -> 'DataFrame':
+  def select(self, *, share: float, relevance: str | Sequence[str]) -> 'DataFrame':
     """The candidates, fairest first, and why the rule refuses one ('' where it does not).
 
     Args:
       share: of the baseline's relevance that a model must keep, in (0, 1].
       relevance: 'semantic_similarity', 'semantic_similarity_c', 'distinct_word_divergence' or
-        'next_token_divergence'.
+        'next_token_divergence', or several of them.
 
     Raises:
       UserError: nothing to select from, or an unknown measure.
     """
-    found = select_model(self._job.rows(), share=share, relevance=relevance)
+    found = select_model(self._job.rows(), share=share, relevance=(
+      [relevance] if isinstance(relevance, str) else relevance))
     return _frame({'model': c['name'], 'relative_fairness': c['relative_fairness'],
                    'perplexity_change': c['perplexity_change'],
                    'kept': min(r['kept'] for r in c['relevance'].values()),

@@ -23,7 +23,7 @@ from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, file_sha256, json_sha256, write_sealed_json
+from fairjax.files import atomic_write, check_place, file_sha256, json_sha256, write_sealed_json
 from fairjax.generate.records import (
   RecordWriter,
   check_complete,
@@ -348,6 +348,7 @@ def _check_manifest(path: pathlib.Path, manifest_path: pathlib.Path, *identities
                     ) -> dict[str, Any] | None:
   """The manifest of a file of one of these identities, None when there is nothing yet."""
   if not manifest_path.is_file():
+    check_place(path)
     if path.exists():
       raise UserError(f'{path} exists but {manifest_path.name} does not, so the model that '
                       'wrote it is unknown: choose another path or remove the file')

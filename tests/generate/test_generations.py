@@ -251,6 +251,8 @@ def test_files_that_are_not_ours(run, tmp_path, vocabulary, params):
   (tmp_path / 'foreign.jsonl').write_text('{}\n')
   with pytest.raises(UserError, match='manifest.json does not'):
     run('foreign.jsonl')
+  with pytest.raises(UserError, match='is a folder: name a file'):
+    run('.')
   run('a.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
   (tmp_path / 'a.jsonl').unlink()
   with pytest.raises(UserError, match='is gone'):

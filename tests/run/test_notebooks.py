@@ -272,7 +272,7 @@ def test_quickstart_recovers_the_planted_bias_and_lowers_it(quickstart, tmp_path
     run.export(tmp_path / 'model', model='country-embedding-10', adapter=True)
   run.export(tmp_path / 'model', model='country-embedding-10')
   assert read_folder(tmp_path / 'model').metadata['model'] == 'country-embedding-10'
-  (refused,) = run.select(share=0.25, relevance=['next_token_divergence']).refused
+  (refused,) = run.select(share=0.25, relevance='next_token_divergence').refused
   assert 'KL fell to' in refused
 
 
