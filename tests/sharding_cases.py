@@ -55,7 +55,7 @@ def run(kind, model, mesh_config, *, devices=None, grad_accum_steps=1, num_steps
   if kind == 'lm':
     step, extra = steps.make_lm_step(lm, Adam.of(stage), mesh, grad_accum_steps), ()
   else:
-    term = FairnessTerm.of(DebiasConfig(), SentimentConfig())
+    term = FairnessTerm.of(DebiasConfig(monitor_every=2), SentimentConfig())
     step = steps.make_debias_step(lm, Adam.of(stage), term, mesh, grad_accum_steps)
     extra = ({'embedding': np.float32(3.0)}, None)
   index, count = jax.process_index(), jax.process_count()

@@ -426,9 +426,13 @@ def stage_folder(config: Config, workdir: pathlib.Path, spec: StageSpec) -> path
   own, other = workdir / spec.name, step1_run(config, workdir)
   if other is None or spec.variant.regularised or (spec.name != LM.name and own.exists()):
     return own
+  def result(run):  # fields on which the result of the stage depends
+    opinion = spec == SENTIMENT and run.sentiment.scorer == 'opinion'
+    return stage_fields(run, spec.section), run.measure.lexicon if opinion else ()
+
   found = stage_folder(*other, spec)
-  equal = (found / 'DONE').exists() and stage_fields(config, spec.section) == stage_fields(
-    dataclasses.replace(other[0], model=config.model), spec.section)
+  equal = (found / 'DONE').exists() and (
+    result(config) == result(dataclasses.replace(other[0], model=config.model)))
   return found if equal or spec.name == LM.name else own
 
 

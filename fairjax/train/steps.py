@@ -389,12 +389,13 @@ def make_debias_step(
 
     hidden = jax.lax.stop_gradient((pairs.hidden, pairs.hidden_branch))
     params = jax.lax.stop_gradient(params)
-    zero = jnp.zeros(())
     if term.monitor_every == 1:
       kl, js, count = divergences(hidden)
     else:
+      none = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(divergences, hidden))
       kl, js, count = jax.lax.cond(
-        step % term.monitor_every == 0, divergences, lambda _: (zero, zero, zero), hidden)
+        step % term.monitor_every == 0, divergences, lambda _: none, hidden)
     return {'kl': (kl, count), 'js': (js, count)}
 
   return _JittedStep(make_update(

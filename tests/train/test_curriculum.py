@@ -18,6 +18,7 @@ from fairjax.config import (
   Config,
   DataConfig,
   DebiasConfig,
+  MeasureConfig,
   MeshConfig,
   ModelConfig,
   SentimentConfig,
@@ -26,6 +27,7 @@ from fairjax.config import (
   parse_variant,
 )
 from fairjax.config_checks import validate
+from fairjax.config_io import to_dict
 from fairjax.errors import Damaged, Fault, Preempted, UserError
 from fairjax.model import Branches, TransformerXLModel, language_model
 from fairjax.processes import StopSignal
@@ -36,6 +38,7 @@ from fairjax.train import (
   Curriculum,
   read_done,
   read_metrics,
+  stage_folder,
   steps,
   variant_config,
   variant_stage,
@@ -550,6 +553,20 @@ def test_phases_start_at_step_1_and_train_with_what_they_are_named_for(tmp_path)
   # No model is held that no later stage reads.
   assert {name: x.digest for name, x in again.items()} == {
     'lm': lm.digest, 'debias/cda-two': cda.digest}
+
+
+@pytest.mark.parametrize('scorer', ['opinion', 'vader'])
+def test_step_2_of_another_run_is_taken_where_the_same_words_labelled_it(tmp_path, scorer):
+  other = dataclasses.replace(
+    CONFIG, sentiment=dataclasses.replace(CONFIG.sentiment, scorer=scorer),
+    measure=MeasureConfig(lexicon=('words',)))
+  (tmp_path / 'other' / 'sentiment').mkdir(parents=True)
+  (tmp_path / 'other' / 'sentiment' / 'DONE').touch()
+  (tmp_path / 'other' / 'config.json').write_text(json.dumps(to_dict(other)))
+  taken = [stage_folder(
+    dataclasses.replace(other, step1_from='../other', measure=MeasureConfig(lexicon=(words,))),
+    tmp_path / 'own', SENTIMENT).parent.name for words in ('words', 'other words')]
+  assert taken == ['other', 'own' if scorer == 'opinion' else 'other']
 
 
 def test_long_branches_are_part_of_a_stage_only_where_they_are_used():
