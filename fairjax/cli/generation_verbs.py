@@ -228,13 +228,13 @@ def _convert_options(parser: argparse.ArgumentParser) -> None:
                       help='score files (of fairjax measure --keep, or scores/ of a workdir): each '
                       "score goes into its record's scores, for --scorer recorded:NAME")
   add_shared(parser, 'scored')
+  add_shared(parser, 'attribute', help='what the records are about, where they do not say it; '
+             'finds values and templates in the prefixes')
   other = parser.add_argument_group('files of other tools')
   other.add_argument('--from', dest='form', metavar='FORM',
                      help='lm-eval | inspect | langfair | csv | openai-batch')
   other.add_argument('--map', action='append', default=[], metavar='FIELD=PATH,...',
                      help='where a field of records is in an item, e.g. prefix=doc.query')
-  add_shared(other, 'attribute', help='what the records are about; finds values and templates in '
-             'the prefixes where no rule names them')
   other.add_argument('--requests', metavar='FILE', help='of openai-batch: the file that was sent')
 
 
@@ -244,10 +244,10 @@ def _convert(options: argparse.Namespace) -> None:
     refuse(options, 'scored', why='belongs to --scores=FILE')
   if options.form:
     read = _foreign_reader(options)
-  elif options.map or options.attribute or options.requests:
-    raise UserError('--map, --attribute and --requests belong to --from=FORM')
   else:
-    read = records_reader(options)
+    refuse(options, 'map', 'requests', why='belongs to --from=FORM')
+    from fairjax.counterfactual import load_attribute
+    read = records_reader(options, [load_attribute(options.attribute)] if options.attribute else [])
   convert_records(options.records, options.output, scores=options.scores, scored=options.scored,
                   read=read, log=log_line)
 

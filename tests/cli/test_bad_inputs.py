@@ -147,6 +147,7 @@ CASES = [
       'records plan --effect=0.1 --attribute=country': 'name its --records too',
       'records convert --records=DIR/r.jsonl --output=DIR/o.jsonl --scored=prefix+continuation':
         '--scored belongs to --scores',
+      'records convert --records=DIR/r.jsonl --output=DIR/o.jsonl --map=a=b': '--map belongs to',
       'scorers audit --attribute=country --texts=DIR/t.txt --scorer=vader --repair':
         '--repair belongs to --records',
       MEASURE + ' --google-rate=3': '--google-rate belongs to --scorer=google',
@@ -170,6 +171,10 @@ CASES = [
        '--output=DIR/o --attribute=country --scorer=vader --permutations=9', 's.jsonl and ', {
          'r.jsonl': records(), 's.jsonl': records(
            lambda rows: [r for r in rows if r['value'] != 'Chile'])}),
+  Case('records that do not say what they are about',
+       'human export --records DIR/r.jsonl --output=DIR/o --annotators=2',
+       'one --attribute=A stands for attribute',
+       {'r.jsonl': '{"prefix": "In Chile", "continuation": "a"}\n'}),
   Case('columns of other names', MEASURE, '--columns takes other names',
        {'r.jsonl': 'prompt,answer\nIn Chile,good\n'}),
   Case('a value that the attribute lacks', MEASURE, 'Other values need an attribute file', {

@@ -196,6 +196,11 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
     header = json.loads(file.readline())
   assert json.loads(pq.read_schema('generations.parquet').metadata[b'fairjax.records']) == {
     'source': 'generations.jsonl', 'scorers': {'vader': header['fingerprint']}}
+  bare = [{k: v for k, v in r.items() if k not in ('attribute', 'value')} for r in full(4)]
+  lines(tmp_path / 'bare.jsonl', bare)
+  convert = ['records', 'convert', '--records=bare.jsonl', '--output=named.jsonl']
+  assert main(convert) == 2 and main([*convert, '--attribute=country']) == 0
+  assert measured('named.jsonl', '--scorer=vader', '--scorer=recorded:mine') == wanted
   # Through a compressed file and back: the same rows.
   assert main(['records', 'convert', '--records=generations.parquet', '--output=x.jsonl.gz']) == 0
   with gzip.open('x.jsonl.gz', 'rt', encoding='utf-8') as file:
