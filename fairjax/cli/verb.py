@@ -40,9 +40,17 @@ class Command(NamedTuple):
 class Parser(argparse.ArgumentParser):
   """Reports bad arguments as `UserError`."""
 
+  def parse_known_args(self, args=None, namespace=None):
+    """As the parent's, whose error does not show the words that it does not know."""
+    self._words = [word.partition('=')[0] for word in args or () if word.startswith('--')]
+    return super().parse_known_args(args, namespace)
+
   def error(self, message: str):
-    """Raises `UserError` with the message and where to look."""
-    raise UserError(f'{message} (see: {self.prog} --help)')
+    """Raises `UserError` with the message, misspelt options, and where to look."""
+    unknown = [word for word in self._words if not any(
+      option.startswith(word) for option in self._option_string_actions)]
+    more = f"; unrecognized: {' '.join(unknown)}" * bool(unknown)
+    raise UserError(f'{message}{more} (see: {self.prog} --help)')
 
 
 def print_result(options: argparse.Namespace, result: Any, lines: Callable[[Any], str]) -> None:

@@ -80,6 +80,11 @@ def test_an_unknown_option_gets_the_nearest_one(words, nearest):
     cli.parse(words)
 
 
+def test_a_required_option_that_is_misspelt_is_shown():
+  with pytest.raises(UserError, match='required: --workdir; unrecognized: --work-dir [(]see'):
+    cli.parse(['run', '--conf=c', '--work_dir=w'])
+
+
 def test_a_word_that_is_no_option_is_no_misspelt_one():
   with pytest.raises(UserError, match=r'unrecognized arguments: b.jsonl \(see'):
     cli.parse(['measure', '--records', 'a.jsonl', 'b.jsonl'])
