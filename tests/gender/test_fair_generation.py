@@ -482,6 +482,14 @@ def test_groups_models_and_templates(tmp_path):
   assert (one.model, b.model) == ('one', 'b')
   assert [(len(c.records), c.left_out) for c in (one, b)] == [(10, 10), (15, 15)]
   assert one.groups == b.groups == ['female', 'male', 'many']  # the built-in attribute knows them
+  lines, reworded = [], write_records(
+    tmp_path / 'r.jsonl', samples=2, model='one',
+    change=lambda r: r | {'prefix': f"Now {r['prefix']}", 'arm': 'rewording', 'rewording': 1})
+  (whole,) = read_completions([first, reworded], log=lines.append)
+  assert len(whole.prompts) == 10 and lines == [
+    'one: 20 records of rewordings or other templates are left out']
+  with pytest.raises(UserError, match='one: all its records are of rewordings'):
+    read_completions([reworded])
   with pytest.raises(UserError, match="did you mean 'She'"):
     read_completions([first], groups={'Shee': 'female'})
   with pytest.raises(UserError, match="unknown template '7'"):

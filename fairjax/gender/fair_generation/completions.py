@@ -203,7 +203,7 @@ class Completions:
   # `[R]` int64: equal numbers of different prompts share their noise where the sampler couples them
   sample: np.ndarray | None
   records: list[dict[str, Any]]  # `[R]`
-  left_out: int = 0  # records of templates that were not asked for
+  left_out: int = 0  # records of templates that were not asked for, and of rewordings
   empty_texts: EmptyTexts | None = None  # completions without a text, by value
 
   @property
@@ -251,7 +251,8 @@ def read_completions(
     for record in read(path):
       labels.add(str(record['template']))
       model = record.get('model') or records_stem(path)
-      if templates and str(record['template']) not in templates:
+      if record.get('arm') == 'rewording' or (
+          templates and str(record['template']) not in templates):
         left_out[model] += 1
         continue
       name = record['attribute']
@@ -268,8 +269,13 @@ def read_completions(
   for value in groups:
     if value not in values:
       raise unknown_name('value', value, values, where='--group')
+  if nothing := [model for model in left_out if model not in models]:
+    raise UserError(f'{nothing[0]}: all its records are of rewordings, or of other templates than '
+                    '--templates: give it others, or leave its file out')
   result = []
   for model, found in models.items():
+    if log and left_out[model]:
+      log(f'{model}: {left_out[model]} records of rewordings or other templates are left out')
     completions = _arrange(model, found, left_out[model], empty, coupled)
     warning = completions.empty_texts.sentence()
     if log and warning:

@@ -66,8 +66,8 @@ def format_professions(result: Sequence[Mapping[str, Any]]) -> list[str]:
     lines.append(f"{model['model']}: {_rates(model['all'])}; {model['distinct_professions']} "
                  f"different professions (list: {model['professions_list']}, window "
                  f"{model['window']})"
-                 + (f"; {model['records_of_other_templates']} records of other templates left out"
-                    if model['records_of_other_templates'] else ''))
+                 + (f"; {n} records of rewordings or other templates left out"
+                    if (n := model['records_of_other_templates']) else ''))
     wide = max(len(row['prompt']) for row in model['prompts'])
     lines += [f'  {name:{wide + 2}s} {_rates(part)}' for name, part in model['groups'].items()]
     lines += [f"    {row['prompt']:{wide}s} {_rates(row)}" for row in model['prompts']]
