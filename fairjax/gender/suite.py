@@ -250,11 +250,9 @@ def _coreference(
   each = [summarise(sentences, p, professions) for p in probabilities]
   none = {'low': None, 'high': None}
   return {
-    **{key: over_restarts([e[key] for e in each])
-       for key in ('r', 'r_he', 'r_she_minus_he', 'slope_she_minus_he')},
-    'accuracy': over_restarts([{**e['accuracy'], **none} for e in each]),
-    'f1': over_restarts([{**e['f1'], **none} for e in each]),
-    'pair_f1': over_restarts([{'value': q['f1'], 'n': q['n'], **none} for q in quality]),
+    **{key: over_restarts([none | e[key] for e in each])
+       for key in ('r', 'r_he', 'r_she_minus_he', 'slope_she_minus_he', 'accuracy', 'f1')},
+    'pair_f1': over_restarts([none | {'value': q['f1'], 'n': q['n']} for q in quality]),
     'means': {g: float(np.mean([e['means'][g] for e in each])) for g in each[0]['means']},
     'without_share': each[0]['without_share'], 'definition': 'W-05, W-06, W-11',
     'direction': 'nearer to 0 is better'}
@@ -314,10 +312,9 @@ def _digest(value: str | None, output: pathlib.Path) -> str | None:
 
 
 def _json(settings: Settings) -> dict[str, Any]:
-  given = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-  return given | {'metrics': list(settings.metrics),
-                  'persons': [{'kind': p.kind, 'source': p.source, 'digest': p.digest,
-                               'n': len(p.words)} for p in settings.persons]}
+  return vars(settings) | {'metrics': list(settings.metrics), 'persons': [
+    {'kind': p.kind, 'source': p.source, 'digest': p.digest, 'n': len(p.words)}
+    for p in settings.persons]}
 
 
 def _model_names(models: Sequence[str]) -> list[str]:

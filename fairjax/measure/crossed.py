@@ -17,6 +17,7 @@ and nothing of any effect. (Odd n: weights of equal sum of squares.) Halves of f
 little about the noise (of one sample: nothing), so the interaction needs 20 samples of a prefix.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,8 +43,17 @@ def measure_crossed(
   if not separable(attribute.levels):
     return None
   names = [factor.name for factor in attribute.crossed]
+  low, high = samples.samples_per_prefix
+  errors: Any = [None] * 3
+  effects = []  # name, what it averages over, how many of these
+  for k, name in enumerate(names):
+    count = len({levels[k] for levels in attribute.levels})
+    effects.append((name, f'pairs of {name}', count * (count - 1) // 2))
+  if low >= JACKKNIFE_GROUPS:
+    effects.append((INTERACTION, 'combinations', len(attribute.levels)))
+    errors = _jackknife(samples, attribute.levels)
   templates = [_Template(row, attribute.levels, samples.coupled) for row in samples.scores]
-  observed = np.mean([t.effects()[:, 0] for t in templates], axis=0)
+  observed = np.mean([t.effects()[:len(effects), 0] for t in templates], axis=0)
 
   def block(work):
     effect, start = work
@@ -54,26 +64,17 @@ def measure_crossed(
       found += template.null(rng, effect, count)
     return found / len(templates)
 
-  low, high = samples.samples_per_prefix
-  enough = low >= JACKKNIFE_GROUPS
-  effects, starts = 3 if enough else 2, range(0, permutations, _BLOCK)
-  blocks = in_threads(block, [(effect, start) for effect in range(effects) for start in starts],
-                      what='effects of crossed attributes', unit='blocks', log=log)
-  null = np.concatenate(blocks).reshape(effects, permutations)
-  errors: Any = _jackknife(samples, attribute.levels) if enough else [None] * 3
-  counts = [len({levels[k] for levels in attribute.levels}) for k in (0, 1)]
-  summaries = summarise(observed[:effects], null)
-  corrected = holm(summaries[2])
-  found = {}
-  for k, (name, count) in enumerate(zip(
-      [*names, INTERACTION][:effects],
-      [*(c * (c - 1) // 2 for c in counts), len(attribute.levels)][:effects], strict=True)):
+  blocks = in_threads(
+    block, itertools.product(range(len(effects)), range(0, permutations, _BLOCK)),
+    what='effects of crossed attributes', unit='blocks', log=log)
+  summaries = summarise(observed, np.concatenate(blocks).reshape(len(effects), permutations))
+  corrected, found = holm(summaries[2]), {}
+  for k, (name, group, count) in enumerate(effects):
     mean, p95, p_value, mid_p_value = (float(column[k]) for column in summaries)
     found[name] = Estimate(
-      value=float(observed[k]), group='combinations' if k == 2 else f'pairs of {name}',
-      count=count, n_min=low, n_max=high, null_mean=mean, null_p95=p95, p_value=p_value,
-      mid_p_value=mid_p_value, std_error=errors[k],
-      definition='interaction' if k == 2 else 'main effect', coupled=samples.coupled,
+      value=float(observed[k]), group=group, count=count, n_min=low, n_max=high, null_mean=mean,
+      null_p95=p95, p_value=p_value, mid_p_value=mid_p_value, std_error=errors[k],
+      definition='main effect' if name in names else INTERACTION, coupled=samples.coupled,
       permutations=permutations).to_dict() | {'p_holm': float(corrected[k])}
   return {
     'main_effects': {name: found[name] for name in names}, INTERACTION: found.get(INTERACTION),
