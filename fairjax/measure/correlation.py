@@ -22,12 +22,14 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float | None:
-  """Pearson's correlation of `[n]` floats; None if one is constant or n is below 2."""
+  """Pearson's correlation of `[n]` floats; None if one is constant, or its squares are 0 or inf."""
   x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
   if x.size < 2 or (x == x[0]).all() or (y == y[0]).all():
     return None
-  x, y = x - x.mean(), y - y.mean()
-  return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
+  with np.errstate(over='ignore', invalid='ignore'):
+    x, y = x - x.mean(), y - y.mean()
+    squares = (x @ x) * (y @ y)
+  return float(np.clip(x @ y / np.sqrt(squares), -1.0, 1.0)) if 0 < squares < np.inf else None
 
 
 def correlate(

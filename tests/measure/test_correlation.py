@@ -19,6 +19,8 @@ def test_correlations_of_constants_are_undefined():
   x = np.array([0.1, 0.1, 0.1])
   assert spearman(x, np.arange(3)) is None and spearman(np.arange(3), x) is None
   assert pearson(np.array([1.0]), np.array([2.0])) is None
+  for scale in (1e-200, 1e308):  # of which double precision holds no squares
+    assert pearson(scale * np.arange(-1, 1), np.arange(2)) is None
   assert correlate(spearman, x, np.arange(3), 'abc', resamples=10, seed=0)['value'] is None
 
 
