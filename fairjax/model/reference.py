@@ -81,7 +81,8 @@ def model_config_of_reference(
                       f'{len(cutoffs) + 1} clusters')
   return ModelConfig(
     **{ours: getattr(found, theirs) for theirs, ours in NAMES.items()},
-    cutoffs=cutoffs, div_val=found.div_val, tie_projections=ties, clamp_len=found.clamp_len,
+    cutoffs=cutoffs, div_val=found.div_val, tie_projections=ties,
+    clamp_len=found.clamp_len if found.clamp_len > 0 else -1,  # it clamps at no other value
     norm='pre' if found.pre_lnorm else 'post', tie_position_biases=not found.untie_r,
     hidden_dropout=found.dropout, attention_dropout=found.dropatt, dtype=dtype)
 
@@ -137,6 +138,9 @@ def params_to_reference(
   if config.final_norm:
     raise UserError('export: the reference has no final norm (model.final_norm=True): only models '
                     'without one can be written under its names')
+  if config.clamp_len == 0:
+    raise UserError('export: the reference does not clamp at model.clamp_len=0, where this model '
+                    'knows no distances: such a model cannot be written under its names')
   dtype = np.float64 if config.dtype == 'float64' else np.float32
   found = _write_softmax(params, config)
   layers, inner = params['layers'], config.num_heads * config.head_dim

@@ -1,5 +1,6 @@
 """Parity with the authors' implementation of Transformer-XL."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -105,6 +106,14 @@ def test_everything_that_does_not_fit_is_named_at_once(adaptive):
   for words in ('crit.out_projs.0 (32, 32) lacks', 'r_w_bias (4, 8) lacks',
                 'crit.cluster_weight has shape (2, 32)', 'extra (2, 3) is not understood'):
     assert words in str(error.value)
+
+
+def test_distances_are_clamped_above_0_alone_as_the_reference_does(reference):
+  weights, arguments = reference
+  config, params = params_from_reference(weights, arguments | {'clamp_len': 0})
+  assert config.clamp_len == -1
+  with pytest.raises(UserError, match='does not clamp at model.clamp_len=0'):
+    params_to_reference(params, dataclasses.replace(config, clamp_len=0))
 
 
 def test_an_untied_softmax_is_refused(reference):
