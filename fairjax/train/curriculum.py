@@ -89,11 +89,6 @@ class StageSpec(NamedTuple):
     regularised = self.variant.regularised and self.variant.method != 'control'
     return self.variant.weight if regularised else None
 
-  @property
-  def split(self) -> str:
-    """The text on which it trains a language model."""
-    return 'train_sensitive' if self.variant.regularised else 'train'
-
 
 LM, SENTIMENT = StageSpec('lm', 'lm'), StageSpec('sentiment', 'sentiment', 'lm')
 
@@ -186,12 +181,6 @@ class Curriculum:
     Returns, by name, the results that a later stage reads, and the last one. Parameters of others
     are dropped before the next stage, so that the devices hold no more models than a stage needs.
     """
-    size = self.config.debias.batch_size
-    for split in sorted({spec.split for spec in stages if spec.section == 'debias'}):
-      try:  # text that is too short for a batch is an error before step 1
-        self.batches.batch_name(split, 0, batch_size=size)
-      except UserError as e:
-        raise UserError(f'debias.batch_size={size}: {e}') from None
     read, done = {SENTIMENT.name, *(spec.parent for spec in stages)}, dict[str, StageResult]()
     for spec in stages:
       done = {name: result for name, result in done.items() if name in read}
@@ -218,7 +207,7 @@ class Curriculum:
     if variant.method == 'dropout':
       model = language_model(config.model)
     train: TrainConfig = getattr(config, spec.section)
-    seed, split = derive_seed(config.seed, spec.seed or spec.section), spec.split
+    seed = derive_seed(config.seed, spec.seed or spec.section)
     source = (self.augmented(spec) if variant.method == 'cda' else None) or self.batches
     parent = done[spec.parent] if spec.parent else None
     origin = self.published.digest if self.published else ''
@@ -233,13 +222,13 @@ class Curriculum:
       model, start, base = LoraDecoder(model.config, rank), None, (parent.params,)
     if variant.regularised:
       assert isinstance(train, DebiasConfig)
-      extra, term = self._fairness(variant, done)
+      split, extra, term = 'train_sensitive', *self._fairness(variant, done)
       identity = dataclasses.replace(identity, **term)
       update = steps.make_debias_step(
         model, Adam.of(train), FairnessTerm.of(train, config.sentiment), self.mesh,
         train.grad_accum_steps)
     else:
-      extra = ()
+      split, extra = 'train', ()
       update = steps.make_lm_step(model, Adam.of(train), self.mesh, train.grad_accum_steps)
     return Stage(
       name=spec.name, directory=stage_folder(self.config, self.workdir, spec), identity=identity,

@@ -298,18 +298,6 @@ def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
   assert read_done(found.directory) == read_done(uninterrupted['lm'].directory)
 
 
-def test_text_too_short_for_step_3_is_an_error_before_step_1(tmp_path):
-  class Short(ArrayFeed):
-    def batch_name(self, split, step, *, batch_size):
-      if split == 'train_sensitive':
-        raise UserError('too few')
-      return ''
-
-  with pytest.raises(UserError, match='^debias.batch_size=8: too few'):
-    _train(_curriculum(tmp_path, feed=Short()), 'debias')
-  assert not list(tmp_path.iterdir())
-
-
 class FaultyFeed(ArrayFeed):
   """At some steps every target is token 2, which no other batch holds."""
 
