@@ -116,6 +116,12 @@ def _measure_errors(config: Config) -> Iterator[str]:
      'or use the scorers vader and textblob for measure.scorers and sentiment.scorer'))
 
 
+def check_model(model: ModelConfig) -> None:
+  """Raises `UserError` where sizes do not go together, that of the vocabulary included."""
+  if errors := list(_model_errors(model)):
+    raise UserError('invalid config: ' + '; '.join(errors))
+
+
 def _model_errors(m: ModelConfig) -> Iterator[str]:
   """Sizes of the model that do not go together."""
   yield from _failed(
@@ -138,7 +144,8 @@ def _model_errors(m: ModelConfig) -> Iterator[str]:
   clusters = len(m.cutoffs) + 1
   yield from _failed(
     (all(a < b for a, b in zip(ends, ends[1:], strict=False)),
-     f'model.cutoffs={m.cutoffs} must rise, above 0 and below the size of the vocabulary'),
+     f'model.cutoffs={m.cutoffs} must rise, above 0 and below the size of the vocabulary'
+     + f', {m.vocab_size}' * bool(m.vocab_size)),
     (m.div_val < 1 or m.model_dim % m.div_val ** len(m.cutoffs) == 0,
      f'model.model_dim={m.model_dim} is not divisible by div_val ** {len(m.cutoffs)}'),
     (len(m.tie_projections) in (0, clusters),

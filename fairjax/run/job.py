@@ -22,7 +22,7 @@ from fairjax.config import (
   ModelConfig,
   SampleConfig,
 )
-from fairjax.config_checks import validate
+from fairjax.config_checks import check_model, validate
 from fairjax.config_io import step1_run, to_dict
 from fairjax.counterfactual import Attribute, Replacements
 from fairjax.counterfactual.attributes import Prefix
@@ -322,7 +322,9 @@ class Job(Run):
       raise UserError(f'model.vocab_size={given} but the vocabulary in {self.workdir / "data"} has '
                       f'{size} ids: leave it 0')
     memory_len = 0 if self.config.pretrained.model else self.config.model.memory_len
-    return dataclasses.replace(self.config.model, vocab_size=size, memory_len=memory_len)
+    found = dataclasses.replace(self.config.model, vocab_size=size, memory_len=memory_len)
+    check_model(found)
+    return found
 
   @functools.cached_property
   def mesh(self) -> 'Mesh':

@@ -123,7 +123,7 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   ({'data__vocab_size': 310, 'debias__pieces_per_branch': 1},
    "no value of country can take the place .* 0 .*'Syria' is . pieces, more than 1"),
   ({'model__cutoffs': '(40,8000)'}, 'model.cutoffs=.*40, 8000.* below the size of the vocabulary')])
-def test_what_the_data_do_not_allow_is_said_before_step_1(tmp_path, changes, words, repository, capsys):
+def test_what_data_do_not_allow_is_said_before_step_1(tmp_path, changes, words, repository, capsys):
   assert main(_arguments('run', tmp_path / 'w', data__reader='numpy', **changes)) == 2
   assert re.search(words, capsys.readouterr().err)
   assert not (tmp_path / 'w' / 'lm').exists()
