@@ -252,11 +252,13 @@ def _draw(
   draw('Individual and group fairness with floors', figures.plot_fairness(
     directory / 'fairness', models=[row.name for row in rows],
     methods=[row.method for row in rows], estimates=estimates))
-  for scorer in scorers if len(rows) > 1 else ():
+  names = [_file_name(scorer) for scorer in scorers]
+  for k, scorer in enumerate(scorers if len(rows) > 1 else ()):
+    name = names[k] + f'-{k}' * (names.index(names[k]) < k)  # a.b and a-b are two scorers
     panels = [('', label, points) for label, measure in figures.COSTS.items()
               if (points := figures.tradeoff_points(rows, scorer, measure))]
     draw(f'Fairness against what it costs, scorer {scorer}', figures.plot_tradeoff(
-      directory / f'tradeoff-{_file_name(scorer)}', panels=panels, scorer=scorer))
+      directory / f'tradeoff-{name}', panels=panels, scorer=scorer))
   methods = {row.name: row.method for row in rows} | {'f_sh': 'sentiment'}
   for stage, runs in curves.items():
     draw(f'Training curves, {stage}', figures.plot_curves(

@@ -1,6 +1,7 @@
 """The report: its table, verdicts, changes, escaping and figures."""
 
 import copy
+import dataclasses
 import functools
 import html
 import json
@@ -331,6 +332,20 @@ def test_figures_are_written_listed_and_replaced(tmp_path, rows):
   for target in re.findall(r'\]\(([^)]*)\)', text):
     assert (folder / target).is_file()
   assert not list(folder.glob('.*'))
+
+
+def test_scorers_of_like_names_have_figures_of_their_own(tmp_path, rows):
+  def twice(found):
+    return dict.fromkeys(('a.b', 'a-b'), found['opinion'])
+
+  found = dataclasses.replace(distributions(), **{
+    part: twice(getattr(distributions(), part))
+    for part in ('scores', 'histograms', 'means', 'errors')})
+  two = [dataclasses.replace(row, measures=row.measures | {
+    'scorers': twice(row.measures['scorers'])}) for row in rows[:2]]
+  _, data = write(tmp_path, two, distributions={row.name: found for row in two})
+  assert [name for name in data['figures'] if 'tradeoff' in name and name.endswith('.svg')] == [
+    'figures/tradeoff-a-b-1.svg', 'figures/tradeoff-a-b.svg']
 
 
 def test_no_figure_is_larger_than_a_png_can_be():
