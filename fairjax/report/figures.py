@@ -265,7 +265,8 @@ def _tradeoff_panel(axis, points, colours) -> dict[str, Any]:
     handles[plain(method).replace('_', ' ')] = axis.errorbar(
       x, y, xerr=[p['individual_fairness']['std_error'] or 0.0 for p in chosen], yerr=spread,
       color=colours[method], marker=_MARKERS.get(method, 'v'), markersize=6, elinewidth=0.6,
-      linewidth=1.2 if len(chosen) > 1 else 0)
+      # The line joins the weights of one method.
+      linewidth=1.2 if len(chosen) > 1 and chosen[0]['weight'] is not None else 0)
     fair = [_position(p) for p in chosen if p['individual_fairness']['within_floor']]
     axis.plot([x for x, _ in fair], [y for _, y in fair], linestyle='none', color=colours[method],
               marker=_MARKERS.get(method, 'v'), markersize=6, markerfacecolor='white', zorder=3)

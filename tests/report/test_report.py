@@ -373,6 +373,10 @@ def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, ro
     ('', 'S.S.c', [points[2] | {'method': method} for method in methods])])
   legend = drawn[1].legends[0].get_window_extent()
   assert legend.x0 > 0 and legend.x1 < drawn[1].bbox.x1
+  others = [point | {'method': 'model', 'weight': None} for point in points[:2]]
+  plot_tradeoff('t', panels=[('', 'S.S.c', [*points[2:], *others])], scorer='opinion')
+  joined = [bar[0].get_linewidth() > 0 for bar in drawn[2].axes[0].containers]
+  assert joined == [True, False]  # the weights of embedding, not two models of others
 
 
 def test_dots_are_the_values_means_with_their_intervals(drawn, rows):
