@@ -47,6 +47,7 @@ from fairjax.files import (
   read_sealed_json,
   write_sealed_json,
 )
+from fairjax.report.differences import read_report
 
 if TYPE_CHECKING:
   from fairjax.data.prepare import PreparedData
@@ -411,8 +412,8 @@ def write_inventory(
 
 def is_finished(workdir: pathlib.Path, log: Callable[[str], None]) -> bool:
   """Whether a run has ended here; `UserError` if a file has changed since."""
-  # If only the report has changed, or `DONE` is damaged, `DONE` is removed with a warning: the run
-  # then checks every part and writes the report again.
+  # If only the report has changed or is of another version, or `DONE` is damaged, `DONE` is removed
+  # with a warning: the run then checks every part and writes the report again.
   done = workdir / DONE
   if not done.exists():
     return False
@@ -421,6 +422,8 @@ def is_finished(workdir: pathlib.Path, log: Callable[[str], None]) -> bool:
     found = file_digests(workdir, [name for name in files if (workdir / name).is_file()])
     wrong = sorted(name for name, digest in files.items() if found.get(name) != digest)
     warning = f'{workdir / wrong[0]} is not what the run left' if wrong else ''
+    if not wrong:
+      read_report(workdir)
   except UserError as e:
     wrong, warning = [], str(e)
   if any(not name.startswith(REPORT) for name in wrong):

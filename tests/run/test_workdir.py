@@ -16,8 +16,9 @@ from fairjax.counterfactual import load_attribute
 from fairjax.counterfactual.attributes import ASSETS
 from fairjax.data.corpus import SPLITS, describe_files_of
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, write_sealed_json
+from fairjax.files import FolderLock, write_json, write_sealed_json
 from fairjax.model import language_model
+from fairjax.report.differences import SCHEMA
 from fairjax.run.workdir import (
   check_devices,
   check_sources,
@@ -301,7 +302,8 @@ FILES = (
   'config.json', 'lm/DONE', 'lm/metrics.jsonl', 'lm/checkpoints/4/state/d/a',
   'lm/checkpoints/6/state/d/a', 'lm/checkpoints/10/state/d/a', 'lm/checkpoints/4.corrupt/x',
   'lm/tensorboard/events', 'data/train/tokens.bin', 'scores/baseline/country.vader.jsonl',
-  'measures/baseline/country.json', 'report/report.md', 'report/figures/a.svg', '.lock')
+  'measures/baseline/country.json', 'report/report.md', 'report/report.json',
+  'report/figures/a.svg', '.lock')
 NOT_KEPT = (
   'config.json', 'lm/checkpoints/4/state/d/a', 'lm/checkpoints/6/state/d/a',
   'lm/checkpoints/4.corrupt/x', 'lm/tensorboard/events', '.lock')
@@ -315,6 +317,7 @@ def finished(tmp_path):
     path.write_text(f'content of {name}')
   write_sealed_json(tmp_path / 'lm' / 'DONE', {
     'metrics': sha256(b'content of lm/metrics.jsonl').hexdigest()})
+  write_json(tmp_path / 'report/report.json', {'schema': SCHEMA, 'attribute': 'a', 'rows': []})
   write(tmp_path)
   return tmp_path
 
@@ -386,6 +389,14 @@ def test_a_changed_report_is_written_again(finished, how):
   assert not is_finished(finished, lines.append)
   assert lines == [f'WARNING: {finished}/report/figures/a.svg is not what the run left']
   assert not (finished / 'DONE').exists()
+
+
+def test_a_report_of_another_version_is_written_again(finished):
+  lines, report = [], finished / 'report' / 'report.json'
+  write_json(report, json.loads(report.read_text()) | {'schema': SCHEMA - 1})
+  refresh_report(finished)
+  assert not is_finished(finished, lines.append)
+  assert lines[0].startswith(f'WARNING: {report}: a report of another version')
 
 
 def test_a_changed_report_does_not_hide_another_change(finished):
