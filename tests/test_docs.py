@@ -1,4 +1,4 @@
-"""What README, CHANGELOG and docstrings say is so: commands, links, examples, dependencies."""
+"""What pages and docstrings say is so: commands, links, examples."""
 
 import ast
 import doctest
