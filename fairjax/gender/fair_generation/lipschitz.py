@@ -32,7 +32,7 @@ from fairjax.gender.fair_generation.completions import (
   Prompt,
 )
 from fairjax.gender.fair_generation.embedding import GenderedEmbedding
-from fairjax.measure import RecordedScorer, load_scorer
+from fairjax.measure import load_scorer, score_records
 from fairjax.measure.columns import join_text
 
 # How far the mean of bounded samples may be from its expectation, at a finite number of them.
@@ -300,13 +300,11 @@ def make_biases(
   def biases(completions: Completions, parses: Sequence[Parse | Miss]) -> list[Bias]:
     found = []
     for name in names:
-      if embedding is not None and name in EMBEDDING_BIASES:
+      if name in scorers:
+        values = score_records(completions.records, scorers[name])
+        found.append(Bias(name, values, (0.0, 1.0), (0.0, 1.0), {}))
+      elif embedding is not None:
         found.append(embedding_bias(parses, embedding, debiased=name.endswith('debiased')))
-        continue
-      scorer = scorers[name]
-      values = (scorer.score_records(completions.records) if isinstance(scorer, RecordedScorer)
-                else np.asarray(scorer.score(completions.continuations), np.float64))
-      found.append(Bias(name, values, (0.0, 1.0), (0.0, 1.0), {}))
     return found
 
   return biases
