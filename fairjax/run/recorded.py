@@ -156,6 +156,10 @@ def report_records(
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
   prompts: set[tuple[Any, str, str]] = set()
+  config = pathlib.Path(directory) / 'config.json'
+  if config.is_file() and b'"workdir_format"' in config.read_bytes():
+    # Its files of scores would get those of other texts.
+    raise UserError(f'{directory} is the workdir of a run: name another --output')
   for file in files:
     check_complete(file)
   for file in files:

@@ -183,6 +183,9 @@ CASES = [
     'r.jsonl': records(lambda rows: [r | {'value': 'Chi\nle\x1b[31m'} for r in rows])}),
   Case('a report into a file', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
        '--output=DIR/r.jsonl', 'is no folder: name one', {'r.jsonl': records()}),
+  Case('a report into a run', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
+       '--output=DIR', 'is the workdir of a run', {
+         'r.jsonl': records(), 'config.json': '{"workdir_format": 1}'}),
   Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
        'r/paper cannot be written', {'r': ''}),
   Case('an output that a shell lost', 'compare paper --figure=2 --output=', 'it is empty'),
