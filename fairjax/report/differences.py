@@ -47,7 +47,7 @@ def report_file(path: str | os.PathLike) -> pathlib.Path:
   """The `report.json` that `read_report` reads."""
   path = pathlib.Path(path)
   for place in (path, path / 'report.json', path / 'report' / 'report.json'):
-    if place.is_file():
+    if place.exists() and not place.is_dir():  # also a pipe
       return place
   raise UserError(f'{path}: no report.json there: name a workdir with a report, or the file')
 

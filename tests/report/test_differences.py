@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 import pathlib
 
 import numpy as np
@@ -169,6 +170,12 @@ def test_a_report_is_found_in_all_its_places(reports, tmp_path):
       read_report(tmp_path)
   with pytest.raises(UserError, match='no report.json there'):
     read_report(tmp_path / 'nowhere')
+  source, sink = os.pipe()
+  os.write(sink, b'{"schema": 1, "attribute": "a", "rows": []}')
+  os.close(sink)
+  with pytest.raises(UserError, match='schema 1, not 4'):
+    read_report(f'/dev/fd/{source}')
+  os.close(source)
 
 
 def test_the_verb_prints_writes_and_refuses(reports, tmp_path, capsys):
