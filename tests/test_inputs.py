@@ -82,6 +82,7 @@ def test_what_is_cut_off_or_damaged_names_the_line(tmp_path, kind):
   ('x'.encode('utf-16'), 'is UTF-16, not UTF-8: save it as UTF-8'),
   ('{"a": 1}'.encode('utf-16-le'), 'is UTF-16 by its look'),
   (b'\x80\x04\x95\x10', 'is a pickle, which can run any code'),
+  (b'ARROW1\0\0', 'is an Arrow file'), (b'\xff' * 4 + b'\x10\0', 'an Arrow stream.*to_parquet'),
   (b'PAR1\x15', 'is a Parquet file'), (b'\x93NUMPY\x01', 'is a NumPy array'),
   (b'\x08\0\0\0\0\0\0\0{"a": 1}', 'is model weights'),
   (gzip.compress(b'x.txt'.ljust(257, b'\0') + b'ustar', mtime=0), 'is a tar archive'),
