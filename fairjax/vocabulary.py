@@ -36,7 +36,7 @@ WORDS_VERSION = 1
 _MARKS = ''.join(c for c in map(chr, range(0x3100)) if unicodedata.category(c) in ('Mn', 'Mc'))
 _W = rf'(?:[^\W_]|[{_MARKS}])'  # a letter, with the marks that follow it, or a digit
 _L = r'[^\W\d_]'  # a letter
-_CHUNK = re.compile(r'\S+')
+_CHUNK, _NEXT = re.compile(r'\S+'), re.compile(r'\s*(\S?)')
 _SUFFIXES = ("'s", "'t", "'re", "'m", "'ve", "'ll", "'d")
 _KEPT = frozenset(('<unk>', '<formula>', '@-@', '@,@', '@.@', *_SUFFIXES))
 _PIECE = re.compile(rf"""
@@ -150,7 +150,7 @@ def _cut(text: str, start: int, end: int) -> Iterator[Word]:
         yield Word(mark, a + part.start(), a + part.end())
     elif piece['hyphen']:
       yield Word('@-@', a, b)
-    elif piece['stop'] and not _is_abbreviation(piece['word'], text[b:].lstrip()[:1]):
+    elif piece['stop'] and not _is_abbreviation(piece['word'], _NEXT.match(text, b)[1]):
       yield Word(piece['word'], a, b - 1)
       yield Word('.', b - 1, b)
     else:

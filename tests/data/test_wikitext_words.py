@@ -31,6 +31,10 @@ def test_words_are_those_of_wikitext(text, words):
   assert words_of('') == words_of(' \n') == [] and words_of('a.')[1] == Word('.', 1, 2)
 
 
+def test_a_document_of_one_long_line_takes_time_in_proportion():
+  assert len(words_of('It is. ' * 200_000)) == 600_000  # not a minute, as each rest of it would
+
+
 def lines_of(path, most=None):
   with gzip.open(path, 'rt', encoding='utf-8') as file:
     found = [line.split() for line in file if line.strip()]
