@@ -46,8 +46,7 @@ _FOREIGN = (
   (0, b'\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1', 'an old Excel or Word file (.xls, .doc): save it as CSV '
    'or as text'),
   (0, b'ARROW1\0', 'an Arrow file: write it as Parquet'),
-  (0, b'\xff\xff\xff\xff', 'an Arrow stream, as Hugging Face datasets are saved: write it as Parquet '
-   '(Dataset.to_parquet)'),
+  (0, b'\xff' * 4, 'an Arrow stream, as of Hugging Face datasets: write Parquet (to_parquet)'),
   (0, b'\x93NUMPY', 'a NumPy array (.npy): convert it to text'),
   (0, b'GGUF', 'model weights (GGUF): name a text file'),
   (0, b'\x89PNG\r\n\x1a\n', 'an image: name a text file'),
