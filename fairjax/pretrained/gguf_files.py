@@ -260,7 +260,8 @@ def _tokenizer(path, fields) -> dict[str, Any]:
   if kind not in readers:
     raise UserError(f"{path}: the tokenizer '{kind}' is not supported, only {', '.join(readers)}")
   types = fields.get('tokenizer.ggml.token_type', [_ORDINARY] * len(tokens))
-  ids = {token: i for i, token in enumerate(tokens)}
+  # The rows of a padded table have names, which are no tokens.
+  ids = {token: i for i, token in enumerate(tokens) if token != f'[PAD{i}]'}
   content: dict[str, Any] = {
     'version': '1.0', 'truncation': None, 'padding': None, 'normalizer': None,
     'post_processor': None, 'added_tokens': [

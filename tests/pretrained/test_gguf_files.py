@@ -196,6 +196,17 @@ def test_sentence_piece_joins_by_scores_and_begins_texts(make, tmp_path):
   assert vocabulary.encode('<unk>')[0] == 0 and vocabulary.silent_ids == (0,)
 
 
+def test_the_rows_of_a_padded_table_are_no_tokens(make, tmp_path, monkeypatch):
+  size = vocab_size('gpt2')
+  for method, more in (('add_token_list', f'[PAD{size}]'), ('add_token_types', 5)):  # as llama.cpp
+    monkeypatch.setattr(gguf.GGUFWriter, method, lambda writer, found, more=more, add=getattr(
+      gguf.GGUFWriter, method): add(writer, [*found, more]))
+  path = write(make('qwen2'), tmp_path / 'x.gguf', change=lambda tensors: {
+    k: np.resize(v, (size + 1, *v.shape[1:])) if len(v) == size else v for k, v in tensors.items()})
+  model = load_pretrained(path, 'lm')
+  assert model.arch.vocab_size == size + 1 and model.vocabulary().silent_ids == (size,)
+
+
 @pytest.mark.parametrize(('name', 'left_out', 'more', 'expected'), [
   ('gemma2', ('sliding_window', 'attn_logit_softcapping', 'final_logit_softcapping'), None,
    {'windows': (4096, 0) * 2, 'attention_cap': 50.0, 'logit_cap': 30.0}),
