@@ -199,8 +199,9 @@ def test_sentence_piece_joins_by_scores_and_begins_texts(make, tmp_path):
 def test_the_rows_of_a_padded_table_are_no_tokens(make, tmp_path, monkeypatch):
   size = vocab_size('gpt2')
   for method, more in (('add_token_list', f'[PAD{size}]'), ('add_token_types', 5)):  # as llama.cpp
-    monkeypatch.setattr(gguf.GGUFWriter, method, lambda writer, found, more=more, add=getattr(
-      gguf.GGUFWriter, method): add(writer, [*found, more]))
+    add = getattr(gguf.GGUFWriter, method)
+    monkeypatch.setattr(gguf.GGUFWriter, method, lambda writer, found, add=add, more=more: add(
+      writer, [*found, more]))
   path = write(make('qwen2'), tmp_path / 'x.gguf', change=lambda tensors: {
     k: np.resize(v, (size + 1, *v.shape[1:])) if len(v) == size else v for k, v in tensors.items()})
   model = load_pretrained(path, 'lm')
