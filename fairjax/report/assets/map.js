@@ -36,7 +36,7 @@ function fill(element, attributes, children) {
 }
 const el = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
-const fixed = (value, digits = 4) => value === null ? '\u2013' : value.toFixed(digits);
+const fixed = (value, digits = 4) => value.toFixed(digits);
 const bdi = text => el('bdi', {}, text);
 const short = value => value.toFixed(2).replace(/^(-?)0/, '$1').replace(/^-\.00$/, '.00');
 const chance = p => p < 0.0001 ? '< 0.0001' : p.toFixed(4);
@@ -80,7 +80,7 @@ const select = (label, options, key, id) => el('label', {}, label,
 
 const STEPS = 9;
 const pairName = p => DATA.pairs[p].map(i => DATA.values[i]);
-const templateName = t => DATA.examples.length ? `\u201c${DATA.examples[t]}\u201d` : `template ${DATA.templates[t]}`;
+const templateName = t => `\u201c${DATA.examples[t]}\u201d`;
 
 // Mean score of the first value of a pair less that of the second.
 function lead(scorer, t, p) {
@@ -138,8 +138,7 @@ function grid(scorer, cells, shown, pick) {
   return el('table', {class: 'heat', ...pick ? {role: 'grid', on: {keydown: moveInMap}} : {},
     'aria-label': `${STATE.view ? 'difference of means' : 'W1'} by pair of values and template`},
     el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, el('span', {class: 'muted'}, 'values, by template')),
-      DATA.templates.map((t, i) => el('th', {scope: 'col', title: DATA.examples[i]},
-        DATA.examples.length ? el('span', {class: 'words'}, DATA.examples[i]) : t)))),
+      DATA.examples.map(words => el('th', {scope: 'col', title: words}, el('span', {class: 'words'}, words))))),
     el('tbody', {}, shown.map((p, r) => el('tr', {}, el('th', {scope: 'row'}, pairName(p).map((name, i) => [i ? ' \u2013 ' : null, bdi(name)])),
       DATA.templates.map((_, t) => cell(t, p, r, t))))));
 }
@@ -171,8 +170,8 @@ function map(cells, controls) {
           + (order.length < DATA.pairs.length ? `, ${count(DATA.pairs.length - order.length)} hidden by the filter` : '')),
         order.length > shown.length ? el('button', {id: 'more', on: {click: () => go({rows: DATA.pairs.length})}},
           `Show all ${count(order.length)} pairs`) : null,
-        DATA.examples.length ? el('details', {}, el('summary', {}, 'The templates in full'), el('ol', {class: 'templates'},
-          DATA.examples.map(text => el('li', {}, text)))) : null),
+        el('details', {}, el('summary', {}, 'The templates in full'), el('ol', {class: 'templates'},
+          DATA.examples.map(text => el('li', {}, text))))),
       el('div', {class: 'detail', id: 'detail', role: 'region', 'aria-label': 'The chosen pair'}, detail(cells)))];
 }
 
@@ -201,8 +200,6 @@ function detail(cells) {
       fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
     el('p', {class: 'small muted'}, DATA.noise_rule)];
   const distributions = DATA.distributions[STATE.model], counts = DATA.histograms[STATE.scorer][STATE.model];
-  if (!distributions || !counts)
-    return [...parts, el('p', {}, 'The generations were not at hand when this page was made: no distributions, no sentences.')];
   const chosen = sides.map(a => counts.counts[t][a]);
   const most = Math.max(...chosen.flatMap(c => { const n = c.reduce((a, b) => a + b, 0); return c.map(k => k / n); }));
   return [...parts, el('h4', {}, 'Distributions of the score (0 negative, 1 positive)'),
@@ -237,8 +234,8 @@ function sentences(distributions, t, sides, names, n) {
   if (!size) return [el('h4', {}, 'Sentences'), el('p', {class: 'note'},
     'No sentence of this template fits into this page; the generations hold them.')];
   const items = Array.from({length: size}, (_, i) => i);
-  const value = (side, i) => scores ? scores[t][sides[side]][i] : null;
-  const gap = i => scores ? Math.abs(value(0, i) - value(1, i)) : 0;
+  const value = (side, i) => scores[t][sides[side]][i];
+  const gap = i => Math.abs(value(0, i) - value(1, i));
   if (STATE.order) items.sort((a, b) => gap(b) - gap(a) || a - b);
   const text = (side, i) => {
     const [prefix, continuation, before = 0, after = 0] = rows[side][i];
@@ -278,16 +275,14 @@ function addTools(table) {
 document.querySelectorAll('.scroll > table.data').forEach(addTools);
 document.querySelector('header nav').append(el('button', {id: 'print', on: {click: () => print()}}, 'Print'));
 
-if (DATA.scorers.length) {
-  const read = () => { readAddress(); render(); };
-  read();
-  for (const event of ['hashchange', 'popstate']) addEventListener(event, read);
-  // Paper shows the chosen model by every scorer.
-  addEventListener('beforeprint', () => document.getElementById('map').append(el('div', {id: 'printed'},
-    DATA.scorers.map((scorer, s) => {
-      const cells = DATA.cells[s][STATE.model];
-      return cells ? el('div', {}, el('h3', {}, `${DATA.models[STATE.model]}, scorer ${scorer}`), el('p', {}, cells.words),
-        legend(DATA.most[s]), grid(s, cells, rowsShown(pairOrder(cells)), false)) : null;
-    }))));
-  addEventListener('afterprint', () => document.getElementById('printed')?.remove());
-} else document.getElementById('map').hidden = true;  // nothing was measured
+const read = () => { readAddress(); render(); };
+read();
+for (const event of ['hashchange', 'popstate']) addEventListener(event, read);
+// Paper shows the chosen model by every scorer.
+addEventListener('beforeprint', () => document.getElementById('map').append(el('div', {id: 'printed'},
+  DATA.scorers.map((scorer, s) => {
+    const cells = DATA.cells[s][STATE.model];
+    return cells ? el('div', {}, el('h3', {}, `${DATA.models[STATE.model]}, scorer ${scorer}`), el('p', {}, cells.words),
+      legend(DATA.most[s]), grid(s, cells, rowsShown(pairOrder(cells)), false)) : null;
+  }))));
+addEventListener('afterprint', () => document.getElementById('printed')?.remove());
