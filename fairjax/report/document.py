@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from xml.etree import ElementTree
 
+from fairjax.errors import printable
 from fairjax.measure.human.sheets import neutralise
 
 # Written as character references: Markdown, HTML and automatic links are never built from those.
@@ -135,7 +136,8 @@ class Table:
 
   def text(self) -> str:
     """The table in columns of equal width, as it is on a terminal."""
-    lines = [[' '.join(cell.split()) for cell in row] for row in (self.header, *self.rows)]
+    lines = [[printable(' '.join(cell.split())) for cell in row]
+             for row in (self.header, *self.rows)]
     width = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return '\n'.join('  '.join(
       cell.ljust(w) if i < self.text_columns else cell.rjust(w)

@@ -293,6 +293,8 @@ def test_escape_shows_the_text_itself(text, shown):
 def test_words_align_left_and_numbers_right():
   assert Table(['a', 'b'], [['1', '2']]).markdown().splitlines() == [
     '| a | b |', '| :-- | --: |', '| 1 | 2 |']
+  steers = Table(['a', 'b'], [['x\x1b[31m', '2']])
+  assert steers.text().splitlines() == ['a          b', r'x\x1b[31m  2']  # no terminal obeys it
 
 
 def test_paired_samples_are_the_first_of_every_model():
