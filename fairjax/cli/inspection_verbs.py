@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fairjax.cli.options import add_shared
 from fairjax.cli.verb import Command
-from fairjax.errors import UserError, first_line
+from fairjax.errors import UserError, first_line, printable
 from fairjax.files import installed_versions
 
 
@@ -40,7 +40,7 @@ def _check_attribute(options: argparse.Namespace) -> int:
   findings = lint_attribute(
     load_attribute(options.file), lexicon_words=words,
     vocabulary=load_vocabulary(options.vocabulary) if options.vocabulary else None)
-  print('\n'.join(render_findings(findings)))
+  print(printable('\n'.join(render_findings(findings))))
   return 2 if any(f.level == 'error' for f in findings) else 0
 
 

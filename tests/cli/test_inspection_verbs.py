@@ -82,3 +82,10 @@ def test_devices_that_cannot_be_opened_are_a_line(monkeypatch, capsys):
   assert cli.main(['doctor', '--kernel']) == 2
   assert capsys.readouterr().out.endswith(
     "\n! JAX opens no device: Unable to initialize backend 'tpu': libtpu.so already in use\n")
+
+
+def test_a_checked_attribute_steers_no_terminal(tmp_path, capsys):
+  path = tmp_path / 'a.yaml'
+  path.write_text('name: own\nvalues: ["a\\e[31mb", C]\ntemplates: ["{value} is"]\n')
+  assert cli.main(['attributes', 'check', str(path)]) == 0
+  assert r"small letter for 'a\x1b[31mb'" in capsys.readouterr().out
