@@ -131,6 +131,9 @@ def cda_documents(
     counts['cda_originals_left_out'] += data.cda == 'one'
     counts['cda_documents'] += len(documents) - (data.cda == 'two')
     yield from documents
+  if not found.swaps:
+    raise UserError('CDA found no gendered word in the training text: nothing would change; leave '
+                    'it out, or give other data.cda_pairs or data.cda_names')
   counts.update(cda_neutral_left_out=found.dropped, cda_swaps=found.swaps,
                 cda_kept=sum(found.kept.values()), cda_mixed_case=found.mixed_case,
                 cda_pairs_female_first=len(swap.pairs.turned) if swap.pairs else 0)

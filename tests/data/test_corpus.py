@@ -56,6 +56,10 @@ def test_names_of_a_corpus(data, tmp_path):
     data, cda='two', cda_pairs=('none',), cda_names=(str(names),), cda_name_gender='flip'),
     COUNTRY, tmp_path).texts('train'))
   assert found[1] == 'She came from Bob.' and len(found) == 3
+  for sided in ('one', 'two'):
+    pathlib.Path(data.train[0]).write_text('In Iran it rained.\n')
+    with pytest.raises(UserError, match='CDA found no gendered word'):
+      list(Corpus(dataclasses.replace(data, cda=sided), COUNTRY, tmp_path).texts('train'))
 
 
 def test_pairs_that_are_read_the_other_way_are_counted(data, tmp_path):
