@@ -25,6 +25,7 @@ from fairjax.config import (
   MACHINE_FIELDS,
   STAGES,
   STEP1_FIELDS,
+  TFDS_SOURCES,
   Config,
   parse_decoding,
 )
@@ -190,7 +191,8 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   return changed
 
 
-_NAMED_FILES = frozenset(('attribute', 'data.train', 'data.valid', 'data.test'))
+_FOLDERS = ('data.manual_dir', 'data.tfds_dir')
+_NAMED_FILES = frozenset(('attribute', 'data.train', 'data.valid', 'data.test', *_FOLDERS))
 
 
 def _moved(
@@ -211,6 +213,8 @@ def _moved(
     if all([f['sha256'] for f in files[split]] == [f['sha256'] for f in saved['files'][split]]
            for split in files):
       found.update(f'data.{split}' for split in files)
+  elif config.data.source in TFDS_SOURCES and saved:
+    found.update(_FOLDERS)  # what is in them is compared when the data are prepared
   path, model = published_file(config, workdir), config.pretrained.model
   if 'pretrained.model' in changed and model and path.exists() and (
       began_with(path, open_published(model))):

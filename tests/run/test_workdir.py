@@ -93,6 +93,11 @@ def test_files_of_the_corpus_may_move_but_not_change(tmp_path):
   assert 'goes on with data.t' in line
   with pytest.raises(UserError, match='another configuration: data.t'):
     claimed(tmp_path / 'w', config('other', 'b'))
+  wikitext = [dataclasses.replace(CONFIG, data=DataConfig('wikitext2', manual_dir=x)) for x in 'ab']
+  claimed(tmp_path / 'v', wikitext[0])
+  write_sealed_json(tmp_path / 'v' / 'data' / 'inputs.json', {'files': {}})
+  (tmp_path / 'v' / 'data' / 'vocabulary').mkdir()
+  assert 'goes on with data.manual_dir: a -> b' in claimed(tmp_path / 'v', wikitext[1])[0]
 
 
 def test_an_attribute_file_may_move_but_not_change(tmp_path):
