@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 from score_arrays import from_arrays
 
 from fairjax.cli.main import main
@@ -116,6 +117,16 @@ def test_a_partly_coupled_pilot_tells_what_chance_gives():
     from_arrays(plant(rng, draw(rng, plan['samples']), 0.06 / 0.65, 1), coupled=True),
     permutations=99).individual.null_mean for _ in range(40)]
   assert plan['null_mean'] == pytest.approx(np.mean(null), rel=0.04)
+
+
+def test_none_of_the_permutations_may_reach_what_is_significant_of_many_tests():
+  plan = plan_samples(model_scores('binary'), effect=0.15, tests=28)
+  n = plan['samples']
+  ones = round(2 * n * 0.575)  # of both samples, as one of them rises from 0.5 to 0.65
+  first = np.arange(n + 1)
+  chance = scipy.stats.hypergeom(2 * n, ones, n).pmf(first)
+  reached = chance[np.abs(2 * first - ones) / n > plan['critical']].sum()
+  assert 0.3 < 1000 * reached < 1  # 2 / 1001 would be more than 0.05 / 28
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
