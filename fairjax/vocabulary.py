@@ -739,10 +739,10 @@ def parse_tokenizer(content: bytes) -> Any:
 
 def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
              size: int) -> list[int]:
-  """Ids that end a text: those of `config.json`, and others that `generation_config.json` adds."""
+  """Ids that end a text: those of `config.json`, and what `generation_config.json` adds."""
   def listed(content):
     found = content.get('eos_token_id')
-    return found if isinstance(found, list) else [found]
+    return [] if found is None else found if isinstance(found, list) else [found]
 
   where, generation = directory / 'config.json', directory / 'generation_config.json'
   ids = listed(config)
@@ -752,8 +752,8 @@ def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
     ids = ids + more if all(i in more for i in ids) else ids
   ids = [i for place, i in enumerate(ids) if i not in ids[:place]]
   if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
-    raise UserError(f'{where}: eos_token_id is {ids[0] if len(ids) == 1 else ids!r}; sampling '
-                    f'needs the id that ends a text, in [0, {size})')
+    raise UserError(f'{where}: eos_token_id is {ids[0] if len(ids) == 1 else ids or None}; '
+                    f'sampling needs the id that ends a text, in [0, {size})')
   added, named = tokenizer.get_added_tokens_decoder(), named_tokens(directory, 'eos')
   for i in ids:
     special, token = i in added and added[i].special, tokenizer.id_to_token(i)

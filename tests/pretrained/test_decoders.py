@@ -167,6 +167,8 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
   vocabulary = load_pretrained(folder, 'lm').vocabulary()
   assert (vocabulary.eos_id, vocabulary.end_ids) == (2, (3,))
+  rewrite(folder / 'config.json', lambda config: config.update(eos_token_id=None))
+  assert load_pretrained(folder, 'lm').vocabulary().fingerprint == vocabulary.fingerprint
   # Whatever follows, the two ends are far more likely than anything else, and equally so.
   tensors = load_file(folder / 'model.safetensors')
   tensors['lm_head.weight'][:] = tensors['lm_head.weight'][2] = 0
