@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -47,12 +47,14 @@ from fairjax.run.next_token import read_next_token
 from fairjax.run.recorded import record_contents
 
 if TYPE_CHECKING:
+  from _typeshed import DataclassInstance
   from pandas import DataFrame
 
   from fairjax.run.job import Job
 
 Log = Callable[[str], None]
 Path = str | os.PathLike
+_Settings = TypeVar('_Settings', bound='DataclassInstance')
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -379,8 +381,8 @@ def sample(
     asked = {name: settings.pop(name) for name in ours & settings.keys()}
     for key in settings.keys() - {'samples', 'max_new_tokens', 'temperature'}:
       raise UserError(f'{key} is no setting of an endpoint')
-    sample_endpoint(Endpoint(endpoint, os.fspath(model), chat=chat, **asked), known, output,
-                    _settings(SampleConfig(), settings), log=log)
+    sample_endpoint(_settings(Endpoint(endpoint, os.fspath(model), chat=chat), asked), known,
+                    output, _settings(SampleConfig(), settings), log=log)
   elif published:
     from fairjax.run.recorded import sample_pretrained
     asked_for = _settings(SampleConfig(batch_size=100), settings)
@@ -629,16 +631,16 @@ def _typed(name: str, value: Any, kind: type) -> Any:
   return value
 
 
-def _settings(base: SampleConfig, changes: Mapping[str, Any]) -> SampleConfig:
+def _settings(base: _Settings, changes: Mapping[str, Any]) -> _Settings:
   """The settings with changes, each checked."""
-  fields = {field.name: field for field in dataclasses.fields(SampleConfig)
+  fields = {field.name: field for field in dataclasses.fields(base)
             if field.name != 'heldout_prefixes'}  # which a run alone samples
   found = {}
   for name, value in changes.items():
     if name not in fields:
       raise unknown_name('setting', name, fields)
     kind: Any = fields[name].type
-    found[name] = _typed(name, value, kind)
+    found[name] = _typed(name, value, kind) if kind in (bool, int, float, str) else value
     if wrong := limit_error(fields[name], found[name]):
       raise UserError(wrong)
   return dataclasses.replace(base, **found)

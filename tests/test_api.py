@@ -218,6 +218,9 @@ def test_wrong_data_are_named(data, columns, message):
   (fairjax.sample, {'name': 'control'}, 'name is no option of a published decoder'),
   (fairjax.sample, {'model': 'runs/x', 'dtype': 'bfloat16'}, 'dtype is no option of a run'),
   (fairjax.sample, {'endpoint': 'http://x', 'start': True}, 'start is no option of an endpoint'),
+  *((fairjax.sample, {'endpoint': 'http://x', **wrong}, words) for wrong, words in (
+    ({'concurrency': 0}, 'concurrency=0 must be above 0'), ({'body': None}, 'sent as JSON'),
+    ({'timeout': '9'}, "timeout='9' must be float"))),
   (fairjax.sample, {'heldout_prefixes': True}, "unknown setting 'heldout_prefixes'"),
   (fairjax.run, {'config': pathlib.Path('quickstar'), 'workdir': 'w'}, "did you mean 'quickstart'"),
   (fairjax.run, {'config': 'quickstart', 'workdir': 'gs://bucket/w'}, 'mount the bucket'),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairjax.config import SampleConfig
+from fairjax.config import SampleConfig, limited
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
 from fairjax.generate.generations import Work, open_records, seal_records, work_identity
@@ -52,8 +52,8 @@ class Endpoint:
   instruction: str = INSTRUCTION  # of `chat`; each record keeps it
   # Further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out
   body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  concurrency: int = 8  # requests under way at a time
-  timeout: float = 120.0  # seconds of one request
+  concurrency: int = limited(8, above=0)  # requests under way at a time
+  timeout: float = limited(120.0, above=0)  # seconds of one request
   # Seconds of the first pause before a request is sent again, and of the longest one
   pause: tuple[float, float] = (1.0, 60.0)
 
@@ -186,13 +186,13 @@ class _Client:
     except ImportError:
       raise UserError("--endpoint needs the package httpx: pip install 'fairjax[endpoint]'"
                       ) from None
-    if own := [name for name in _OWN_FIELDS if name in endpoint.body]:
-      raise UserError(f'--body sets {", ".join(own)}: a request asks --model for one whole answer '
-                      'to a prompt of the attribute, by chance of its own, so leave it out')
     try:
       json.dumps(dict(endpoint.body), allow_nan=False, ensure_ascii=False).encode('utf-8')
     except (TypeError, ValueError) as e:  # not finite, half a character, no object of JSON
       raise UserError(f'--body cannot be sent as JSON ({e}): correct it') from None
+    if own := [name for name in _OWN_FIELDS if name in endpoint.body]:
+      raise UserError(f'--body sets {", ".join(own)}: a request asks --model for one whole answer '
+                      'to a prompt of the attribute, by chance of its own, so leave it out')
     self._endpoint, self._secret, self._log_again = endpoint, read_secret(KEY_VARIABLE), seldom(log)
     url = _base_url(endpoint.url)
     self.address = f"{url}/{'chat/' * endpoint.chat}completions"
