@@ -47,7 +47,8 @@ FLAGS = {
   'ssh': REACH | {'command=', 'output-directory=', 'ssh-flag='},
   'scp': REACH | {'compress', 'recurse', 'scp-flag='}}
 NEEDED = {verb: {'zone='} for verb in FLAGS} | {
-  'create': {'zone=', 'runtime-version=', 'accelerator-type='}}
+  'create': {'zone=', 'runtime-version='}}
+SIZE = {'accelerator-type=', 'topology=', 'type='}
 ABSENT = 'ERROR: (gcloud) NOT_FOUND: Resource was not found'
 
 
@@ -80,6 +81,10 @@ def wrong_flags(argv):
   found += [f'{verb}: --{flag} must be specified' for flag in NEEDED[verb] - given]
   if verb == 'create' and len(given & {'node-id=', 'node-count='}) != 1:
     found.append('create: exactly one of --node-id, --node-count')
+  if verb == 'create' and given & SIZE not in ({'accelerator-type='}, {'topology=', 'type='}):
+    found.append('create: either --accelerator-type, or --topology and --type')
+  if option(argv, 'type') not in (None, 'v2', 'v3', 'v4'):
+    found.append('create: --type must be one of v2, v3, v4')
   if {'internal-ip', 'tunnel-through-iap'} <= given or {'spot', 'reserved'} <= given:
     found.append(f'{verb}: at most one of two flags')
   return sorted(found)

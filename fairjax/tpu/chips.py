@@ -81,6 +81,9 @@ CHIPS = {chip.name: chip for chip in (
 )}
 """By generation."""
 
+SHAPED = ('v2', 'v3', 'v4')
+"""Whose shape `gcloud` 528 takes (--type); of the others the accelerator type has one shape."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:

@@ -48,12 +48,20 @@ FULL = spec(
 
 
 @pytest.mark.parametrize('launch', [
-  spec(), FULL, spec(slices=2), spec(reserved=True, iap=True, topology='', runtime_version='x')])
+  spec(), FULL, spec(slices=2), spec(reserved=True, iap=True, topology='', runtime_version='x'),
+  spec(tpu='v4-512', topology='4x4x16'), spec(tpu='v5p-1536', topology='8x8x12')])
 def test_every_call_has_the_flags_that_the_reference_of_gcloud_lists(launch):
   calls = [run.argv[1:] for verb in VERBS for run in plan(verb, launch) if run.argv[0] == 'gcloud']
   assert {call[3] for call in calls} == {'create', 'describe', 'scp', 'ssh', 'delete', 'list'}
   assert [fault for call in calls for fault in fake_gcloud.wrong_flags(call)] == []
   assert all(len(fake_gcloud.wrong_flags([*call, '--made-up=1'])) == 1 for call in calls)
+
+
+def test_a_shape_that_is_given_is_requested_or_refused():
+  asked = plan('up', check_spec(spec(tpu='v4-512', topology='4x4x16'), 'up'))[0].argv
+  assert {'--type=v4', '--topology=4x4x16'} < {*asked}
+  with pytest.raises(UserError, match='gcloud requests v5p-256 as 4x4x8 alone'):
+    check_spec(spec(tpu='v5p-256', topology='4x2x16'), 'up')
 
 
 # Golden plans: one slice and several.

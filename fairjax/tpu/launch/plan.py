@@ -16,6 +16,7 @@ from typing import Any
 
 from fairjax.config import STEP1_FIELDS
 from fairjax.errors import UserError, unknown_name
+from fairjax.tpu.chips import SHAPED
 from fairjax.tpu.launch.spec import LaunchSpec
 
 VERBS = {
@@ -103,8 +104,10 @@ def _where(spec: LaunchSpec) -> list[str]:
 def create(spec: LaunchSpec) -> Run:
   """Requests the slices."""
   tpu = spec.slice.accelerator_type
-  options = [f'--accelerator-type={tpu}',
-             f'--runtime-version={spec.runtime_version or spec.slice.chip.cloud.runtime}']
+  chip = spec.slice.chip
+  options = [f'--type={chip.name}', f'--topology={spec.topology}'] if (
+    spec.topology and chip.name in SHAPED) else [f'--accelerator-type={tpu}']
+  options += [f'--runtime-version={spec.runtime_version or chip.cloud.runtime}']
   options += ([f'--node-id={spec.job}'] if spec.slices == 1 else
               [f'--node-count={spec.slices}', f'--node-prefix={spec.job}'])
   labels = ','.join(f'{key}={value}' for key, value in spec.all_labels.items())

@@ -12,7 +12,7 @@ from typing import Any
 from fairjax.config import SHIPPED, Config
 from fairjax.config_io import described_fields
 from fairjax.errors import UserError
-from fairjax.tpu.chips import Slice, find_accelerator
+from fairjax.tpu.chips import SHAPED, Slice, find_accelerator, slices_of
 
 NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
 ZONE = re.compile(r'[a-z]+-[a-z]+[0-9]+-[a-z0-9]+')
@@ -118,6 +118,11 @@ def check_spec(spec: LaunchSpec, verb: str) -> LaunchSpec:
   for name, has_value, _ in (name.partition('=') for name in spec.secrets):
     if has_value or not VARIABLE.fullmatch(name):
       faults.append(f"--secret={name}{'=...' if has_value else ''} must be the name of a variable")
+  s = spec.slice
+  usual = next((x for x in slices_of(s.chip) if x.accelerator_type == s.accelerator_type), s)
+  if usual != s and s.chip.name not in SHAPED:
+    faults.append(f'--topology={s.shape}: gcloud requests {s.accelerator_type} as {usual.shape} '
+                  'alone')
   if spec.slices < 1:
     faults.append('--slices must be at least 1')
   elif why := spec.slice.not_joined(spec.slices):
