@@ -149,4 +149,5 @@ class Watch:
       os.write(2, f'{line}\n'.encode())
       faulthandler.dump_traceback(2, all_threads=True)
     processes.end_all(processes.PREEMPTED, f'{line}; stacks of all threads: {where}; the same '
-                      'command continues from what was saved')
+                      'command continues from what was saved (if it was only slow, set a larger '
+                      'log.hang_seconds)')

@@ -85,7 +85,7 @@ def _write_digest(figure, path, **_) -> None:
     parts += [repr(patch.get_path().vertices.tolist()).encode() for patch in axes.patches]
     parts += [text.get_text().encode() for text in (axes.title, axes.xaxis.label, *axes.texts)]
   with open(path, 'wb') as file:
-    file.write(b'<svg xmlns="http://www.w3.org/2000/svg" id="figure-'
+    file.write(b'<svg xmlns="http://www.w3.org/2000/svg" width="9pt" id="figure-'
                + hashlib.sha256(b'\0'.join(parts)).hexdigest().encode() + b'"/>\n')
 
 
