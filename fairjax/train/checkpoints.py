@@ -239,6 +239,8 @@ class CheckpointStore:
 
   def steps(self) -> list[int]:
     """Numbers of the steps in the folder, rising; whether they verify is not known yet."""
+    if self._thread is not None:  # what is being written counts
+      self._thread.join()
     found = [int(p.name) for p in self._directory.iterdir() if p.name.isdigit() and p.is_dir()]
     return processes.share(sorted(found))
 
