@@ -190,7 +190,7 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
 
 def _variant_errors(config: Config) -> Iterator[str]:
   """Models of step 3 that are invalid or do not fit the rest."""
-  found, data = [], config.data
+  found, decoding, data = [], [], config.data
   for variant in config.debias.variants:
     try:
       found.append(parse_variant(variant))
@@ -198,13 +198,15 @@ def _variant_errors(config: Config) -> Iterator[str]:
       yield f'debias.variants: {e}'
   for method in config.decoding:
     try:
-      parse_decoding(method)
+      decoding.append('{}-{:g}'.format(*parse_decoding(method)))
     except UserError as e:
       yield f'decoding: {e}'
   cda = any(v.method == 'cda' for v in found)
+  # Folders have the names of models, with six digits of a number.
+  variants = [(v.method, v.sided, *map('{:g}'.format, (v.weight, *v.rates))) for v in found]
   yield from _failed(
-    (len(set(config.decoding)) == len(config.decoding), 'decoding names a method twice'),
-    (len(set(found)) == len(found), 'debias.variants names a variant twice'),
+    (len(set(decoding)) == len(decoding), 'decoding names a method twice'),
+    (len(set(variants)) == len(variants), 'debias.variants names a variant twice'),
     (data.cda or cda or not (data.cda_pairs or data.cda_names),
      'data.cda_pairs and data.cda_names need data.cda, one or two, or a variant cda:...'),
     (not (data.cda and cda),

@@ -502,7 +502,8 @@ def test_bad_variants(text):
 
 @pytest.mark.parametrize(('change', 'words'), [
   ({'debias': DebiasConfig(variants=('cda:two',)), 'data': DataConfig(cda='two')}, 'no baseline'),
-  ({'debias': DebiasConfig(variants=('cda:two', 'cda:two'))}, 'twice'),
+  ({'debias': DebiasConfig(variants=('embedding:1', 'embedding:1.0000001'))}, 'twice'),
+  ({'decoding': ('average:0.5', 'average:.50')}, 'twice'),
   ({'data': DataConfig(source='planted_gender', planted_one_mood=True)},
    'planted_one_mood is for data.source=planted'),
   ({'debias': DebiasConfig(variants=('dropout:0.1/0',)),
