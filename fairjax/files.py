@@ -78,15 +78,16 @@ def check_place(path: str | os.PathLike, *, folder: bool = False) -> pathlib.Pat
   """The path of a file (or folder), existing or not; `UserError` where none can be written."""
   # Nothing is made, but for a moment a file without a name, which asks rights and disk.
   found, real = pathlib.Path(path), pathlib.Path(os.path.realpath(path))
-  above = next(p for p in (real, *real.parents) if os.path.lexists(p))
-  if above == real:
-    if real.is_dir() != folder:
+  if found.exists():
+    if found.is_dir() != folder:
       raise UserError(f'{found} is {"no folder: name one" if folder else "a folder: name a file"}')
-    if real.exists() and not (folder or real.is_file()):
+    if not (folder or found.is_file()):
       return found  # a device or a pipe
     above = real if folder else real.parent
-  elif not above.is_dir():
-    raise UserError(f'{found} cannot be written: {above} is no folder')
+  else:
+    above = next(p for p in (real, *real.parents) if os.path.lexists(p))
+    if not above.is_dir():
+      raise UserError(f'{found} cannot be written: {above} is no folder')
   try:
     tempfile.TemporaryFile(dir=above).close()
   except OSError as e:

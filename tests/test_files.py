@@ -209,7 +209,11 @@ def test_a_place_is_refused_before_the_work_where_nothing_can_be_written(tmp_pat
     above = 'folder' if name == 'folder' else tmp_path.name
     with pytest.raises(UserError, match=f'{name} cannot be written .*denied in {above}'):
       check_place(tmp_path / name, folder=folder)
-  check_place('/dev/null')  # gets its bytes without a file beside it
+  ends = os.pipe()
+  for name in ('/dev/null', f'/dev/fd/{ends[1]}'):
+    check_place(name)  # gets its bytes without a file beside it
+  for end in ends:
+    os.close(end)
 
 
 def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path, repository):
