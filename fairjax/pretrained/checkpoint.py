@@ -31,7 +31,6 @@ from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
   DECODERS,
   IMAGES,
-  decoder_class,
   read_decoder_config,
   tensor_parts,
   tensor_shapes,
@@ -412,8 +411,8 @@ def to_params(
       name for e in wanted if e.head for names in e.tensors for name in names)), where)
   params: Params = {}
   for entry in wanted:
-    layers = [np.concatenate([_turned(plain[name].whole(), entry.transposed) for name in names],
-                             axis=-1) for names in entry.tensors]
+    layers = [np.concatenate([plain[name].whole().T if entry.transposed else plain[name].whole()
+                              for name in names], axis=-1) for names in entry.tensors]
     array = np.stack(layers) if entry.stacked else layers[0]
     params.setdefault(entry.group, {})[entry.name] = np.ascontiguousarray(array).astype(dtype)
   return params, ignored, lines
@@ -487,7 +486,7 @@ def to_tensors(params: Mapping[str, Mapping[str, Any]], arch: Architecture, head
     for names, layer in zip(entry.tensors, array if entry.stacked else array[None], strict=True):
       for name, part in zip(names, np.split(layer, len(names), axis=-1), strict=True):
         full = name if name.startswith(_HEAD_NAMES) else FAMILIES[arch.kind].prefix + name
-        tensors[full] = np.ascontiguousarray(_turned(part, entry.transposed))
+        tensors[full] = np.ascontiguousarray(part.T if entry.transposed else part)
   return tensors
 
 
@@ -534,10 +533,6 @@ def _checked_values(tensor: Stored, name: str, copy: str | None, other: Stored |
     return values
 
   return tensor._replace(read=read)
-
-
-def _turned(array: np.ndarray, transposed: bool) -> np.ndarray:
-  return array.T if transposed else array
 
 
 # Model directories: `config.json`, safetensors, a tokenizer; all checked before anything runs.
@@ -776,7 +771,7 @@ class ModelFiles:
     """Writes what a GGUF file says as the files of a folder."""
     assert self.gguf is not None
     config = self.config | {
-      'architectures': [decoder_class(self.config['model_type'])], 'dtype': 'float32'}
+      'architectures': [DECODERS[self.config['model_type']]], 'dtype': 'float32'}
     write_json(folder / 'config.json', config)
     write_json(folder / 'tokenizer_config.json', self.gguf.tokenizer_config)
     (folder / 'tokenizer.json').write_bytes(self._gguf_tokenizer)

@@ -23,17 +23,11 @@ from fairjax.model.decoder import (
 )
 from fairjax.pretrained.tensor_files import Stored
 
-DECODERS = ('gpt2', 'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text')
-"""Values of `model_type`."""
-_CLASSES = dict(zip(
-  DECODERS, ('GPT2', 'Llama', 'Mistral', 'Qwen2', 'Qwen3', 'Gemma2', 'Gemma3'), strict=True))
-
-
-def decoder_class(kind: str) -> str:
-  """The name of the class that writes texts."""
-  return _CLASSES[kind] + ('LMHeadModel' if kind == 'gpt2' else 'ForCausalLM')
-
-
+DECODERS = {
+  'gpt2': 'GPT2LMHeadModel', 'llama': 'LlamaForCausalLM', 'mistral': 'MistralForCausalLM',
+  'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'gemma2': 'Gemma2ForCausalLM',
+  'gemma3_text': 'Gemma3ForCausalLM'}
+"""Values of `model_type`, with the class of transformers that writes texts."""
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
   'mlp_bias': False, 'partial_rotary_factor': 1.0, 'quantization_config': None,
