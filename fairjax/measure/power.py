@@ -30,7 +30,7 @@ from fairjax.measure.nulls import LEAST_BOUND, tail_distance
 
 KINDS = ('binary', 'uniform', 'opinion')
 _SEARCH = 2000  # most data sets for each tried n; the reported one takes twice as many,
-_TIMES = 10  # and so often for the tail of several tests
+_TIMES = 4  # and so often for the tail of several tests
 _FEWEST = 250  # least; with many values and templates I.F. varies little
 _COUNTS = 1 << 22  # counts drawn for each tried n, between these limits
 _STEP = 1.03  # n is found to 3 %
@@ -156,7 +156,7 @@ def plan_samples(
   start = max(4, int(min(_MOST, 8 * scores.spread() / max(shift ** 2 * templates, 1e-99))))
   count = min(_SEARCH, max(_FEWEST, _COUNTS // (templates * values * scores.levels.size)))
   n = _search(lambda n: simulate(n, count)[0] >= power, start=start)
-  times = 1 if tests == 1 else _TIMES
+  times = _TIMES if level > level / tests >= 1 / (PERMUTATIONS + 1) else 1
   found, mean, critical = simulate(n, 2 * count, times)
   while found < power and n <= _MOST:
     n = math.ceil(n * _STEP)
