@@ -295,6 +295,9 @@ def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
     found.append(f"the {len(measures['values'])} combinations in the records do not tell the main "
                  'effects of the two attributes and their interaction apart: none is given')
   for name, m in measures['scorers'].items():
+    if m['neutral_share'] == 1:
+      found.append(f'scorer {name} gives every text 0.5, neutral: it may not read their language, '
+                   'and its I.F. of 0 says nothing')
     for kind, what in (('in_both', 'are in both lists and count in neither'),
                        ('unmatchable', 'can equal no word of a text and never count')):
       if words := m.get(f'lexicon_words_{kind}'):

@@ -354,6 +354,9 @@ def test_repeated_records_are_refused_or_reported(files):
   assert any('permutations are too few' in note for note in measures['notes'])
   measures = measure_records(free, attribute, ['recorded:s'], permutations=99)
   assert measures['notes'] == [] and not measures['coupled']
+  measures = measure_records([r | {'scores': {'s': 0.5}} for r in free], attribute, ['recorded:s'],
+                             permutations=99)
+  assert [n[:42] for n in measures['notes']] == ['scorer recorded:s gives every text 0.5, ne']
   fewer = [r for r in records if (r['template'], r['value'], r['sample'] > 3) != (0, 'Blue', True)]
   measures = measure_records(fewer, attribute, ['recorded:s'], permutations=99)
   assert measures['n'] == {'min': 4, 'max': 6}
