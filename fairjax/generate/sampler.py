@@ -219,6 +219,8 @@ def next_token_log_probs(
     logits = np.asarray(_logits(params, padded, lengths, decoder=decoder, mesh=mesh), np.float64)
     logits = logits[:, :vocabulary.size]
     logits = logits[:, ~np.isneginf(logits).all(axis=0)]  # ids that no decoder draws
+    # A mixture of probabilities in float32 may be 0 for one value alone.
+    logits[np.isneginf(logits)] = np.log(np.finfo(np.float32).tiny)
     top = logits.max(axis=1, keepdims=True)
     found.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
   return found

@@ -1,6 +1,7 @@
 """Mitigations at decoding time against the distributions that they are defined by."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,12 @@ import pytest
 from model_oracle import continuation_logits, golden_decoder, make_params, tiny
 from scipy.special import log_softmax, logsumexp
 
+from fairjax.counterfactual import Prefix
+from fairjax.generate.sampler import next_token_log_probs
 from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decode_time import AveragedDecoder, SteeredDecoder
-from fairjax.model.decoding import TransformerXLDecoder
+from fairjax.model.decoding import Decoder, TransformerXLDecoder
+from fairjax.run.next_token import next_token_divergence
 
 LENGTHS, NEW = (3, 5, 2), 4
 _logits = jax.jit(continuation_logits, static_argnums=0)
@@ -69,3 +73,28 @@ def test_steered_states_lack_the_difference_of_the_prompts():
     steered = hidden - strength * (last - last.mean(axis=0, keepdims=True))[:, None, None]
     expected = np.asarray(lm.logits(params, steered))
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+class FixedDecoder(Decoder):
+  """Its parameters are the logits after each prompt."""
+
+  def prepare(self, params, *, num_positions):
+    return params
+
+  def prefill(self, weights, tokens, lengths):
+    return None, weights
+
+  def logits_and_bias(self, weights, hidden):
+    return hidden, None
+
+  step = None
+
+
+def test_a_probability_that_is_0_for_one_value_alone_leaves_the_divergence_finite():
+  logits = np.zeros((2, 5), np.float32)
+  logits[:, 1], logits[:, 2] = -np.inf, [-85, -200]  # never drawn; below float32 for the second
+  vocabulary = types.SimpleNamespace(eos_id=0, size=5, prompt_ids=lambda text: [3, 4])
+  found, = next_token_log_probs(logits, AveragedDecoder(FixedDecoder(), 0.5), vocabulary, [
+    Prefix(0, value, text) for value, text in enumerate('ab')])
+  assert found.shape == (2, 4) and np.isfinite(found).all()
+  assert 0 <= next_token_divergence([found], 'ab', [0])['kl'] < 1e-12
