@@ -637,9 +637,8 @@ class TokenizerVocabulary(Vocabulary):
     except UserError:
       raise
     except Exception as e:  # a template is a program, and may raise anything
-      raise UserError(f"the chat template fails ({type(e).__name__}: "
-                      f"{' '.join(str(e).split())[:200]}): "
-                      f'{remedy}') from None
+      what = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+      raise UserError(f'the chat template fails ({what}): {remedy}') from None
     if message not in text:
       raise UserError(f"the chat template leaves the user's message out: {remedy}")
     return text

@@ -23,8 +23,8 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import (
+  UNSPACED,
   WordFinder,
-  is_unspaced,
   normal_form,
   written_forms,
 )
@@ -202,7 +202,7 @@ class _Beginning(NamedTuple):
 def _beginnings(tokens: list[str], surfaces: Sequence[bytes]) -> dict[int, _Beginning]:
   """Beginnings of matches in the bytes of each id that has some."""
   # Word borders are checked by ASCII letters only; superfluous beginnings do no harm.
-  forms = [(form.encode('utf-8'), ends and not is_unspaced(token[-1])) for token in tokens
+  forms = [(form.encode('utf-8'), ends and not UNSPACED.match(token[-1])) for token in tokens
            for found, ends in [written_forms(token)] for form in found]
   first = b''.join({re.escape(form[:1]) for form, _ in forms})
   places = re.compile(rb'(?:(?<![A-Za-z0-9])|(?=[\x80-\xff]))[%s]' % first).finditer

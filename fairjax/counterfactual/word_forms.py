@@ -40,8 +40,8 @@ _NO_LETTER = re.compile(  # joiners, apostrophes that Unicode calls letters, rai
   f'[{_JOINERS}\u02bb\u02bc\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089]').match
 _MARKS = [c for c in range(0x10000) if unicodedata.category(chr(c)) in ('Mn', 'Mc')]
 _HAN = '\U00020000-\U0003ffff'
-# Thai, Lao, Burmese, Khmer, kana, Han; not their marks, which belong to the letter before.
-_UNSPACED = re.compile(
+# A letter of Thai, Lao, Burmese, Khmer, kana or Han; no mark, which belongs to the letter before.
+UNSPACED = re.compile(
   f'(?![{_ranges(_MARKS)}])[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff'
   f'\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f{_HAN}]')
 _CODES = sorted({c for c in range(0x10000) if chr(c).isalnum()}.union(_MARKS).difference(
@@ -51,11 +51,11 @@ _CODES = sorted({c for c in range(0x10000) if chr(c).isalnum()}.union(_MARKS).di
 _BLOCKS = '\U00010000-\U0001cfff\U0001d400-\U0001d7ff\U0001e000-\U0001efff'
 LETTER = f'[{_ranges(_CODES)}{_BLOCKS}{_HAN}]'
 """Regular expression for one character of a word."""
-_SPACED = f'[{_ranges(c for c in _CODES if not _UNSPACED.match(chr(c)))}{_BLOCKS}]'
+_SPACED = f'[{_ranges(c for c in _CODES if not UNSPACED.match(chr(c)))}{_BLOCKS}]'
 _WORD_END = (f'(?:(?!(?:[{_JOINERS}]|[_*]{{1,3}})?{_SPACED})'
-             f'|(?<={_UNSPACED.pattern})(?![{_ranges(_MARKS)}]))')
+             f'|(?<={UNSPACED.pattern})(?![{_ranges(_MARKS)}]))')
 _ends_word = re.compile(_WORD_END).match
-_inside_word = re.compile(f'(?!{_UNSPACED.pattern})(?:' + '|'.join(
+_inside_word = re.compile(f'(?!{UNSPACED.pattern})(?:' + '|'.join(
   f'(?<={_SPACED}{between})' for between in ('', f'[{_JOINERS}]', '[_*]', '[_*]{2}', '[_*]{3}'))
   + ')').match
 LETTERS = re.compile(f'{LETTER}+(?:[{_JOINERS}]{LETTER}+)*')
@@ -87,11 +87,6 @@ def ends_word(text: str, place: int) -> bool:
   return _ends_word(text, place) is not None
 
 
-def is_unspaced(letter: str) -> bool:
-  """Whether a letter is of a script without spaces between words."""
-  return _UNSPACED.match(letter) is not None
-
-
 def context(text: str, start: int, end: int, *, reach: int) -> tuple[str, str]:
   """Up to `reach` characters before and after text[start:end], to be read word by word."""
   # In the normal form, without Markdown that touches a letter or the word itself.
@@ -112,7 +107,7 @@ class WordFinder:
     # An expression that begins with a set of first letters is searched quickly by `re`. With
     # IGNORECASE there is no such set, and a condition before the word is quicker. The set _SPACED
     # holds both cases of its letters: compiling it with IGNORECASE takes twice as long for nothing.
-    begin = '' if any(map(_UNSPACED.match, words)) else f'(?<!{_SPACED})'
+    begin = '' if any(map(UNSPACED.match, words)) else f'(?<!{_SPACED})'
     words_of = f'{begin}(?i:{choices})' if ignore_case else f'(?:{choices})'
     self._pattern = re.compile(f'{words_of}{_WORD_END}')
 
