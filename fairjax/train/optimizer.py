@@ -46,17 +46,18 @@ class Adam(NamedTuple):
     self, gradients: Any, opt_state: Any, params: Any, learning_rate: jax.Array
   ) -> tuple[Any, Any]:
     """One step; returns (parameters, optimizer state)."""
-    if self.trainable is not None:  # frozen parameters have no part in the norm that is clipped
-      gradients = _masked(gradients, self.trainable)
-    direction, opt_state = self.transformation().update(gradients, opt_state, params)
-    if self.trainable is not None:  # and their weights do not decay
-      direction = _masked(direction, self.trainable)
-    updates = jax.tree.map(lambda d: (-learning_rate).astype(d.dtype) * d, direction)
+    # Frozen parameters have no part in the norm that is clipped, and their weights do not decay.
+    direction, opt_state = self.transformation().update(
+      self.trained(gradients), opt_state, params)
+    updates = jax.tree.map(
+      lambda d: (-learning_rate).astype(d.dtype) * d, self.trained(direction))
     return optax.apply_updates(params, updates), opt_state
 
-
-def _masked(tree: Any, mask: Any) -> Any:
-  return jax.tree.map(lambda a, m: a * m.astype(a.dtype), tree, mask)
+  def trained(self, tree: Any) -> Any:
+    """A tree like the parameters, 0 where they are frozen."""
+    if self.trainable is None:
+      return tree
+    return jax.tree.map(lambda a, m: a * m.astype(a.dtype), tree, self.trainable)
 
 
 def kernels_and_tables(params: Any) -> Any:

@@ -191,7 +191,7 @@ def make_update(
       gradients, memory, metrics = _accumulate(
         gradient, state, batch, key, extra, grad_accum_steps)
     params, opt_state = adam.update(gradients, state.opt_state, state.params, learning_rate)
-    one, norm = jnp.ones(()), optax.tree.norm(gradients)
+    one, norm = jnp.ones(()), optax.tree.norm(adam.trained(gradients))
     loss = metrics.get('total_loss', metrics['loss'])[0]
     ok = state.guard.allows(adam, loss, norm)
     params, opt_state, memory = jax.tree.map(

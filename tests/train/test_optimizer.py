@@ -7,6 +7,7 @@ import pytest
 
 from fairjax.config import TrainConfig
 from fairjax.train.optimizer import Adam, learning_rate
+from fairjax.train.steps import TrainState, make_update
 
 
 @pytest.mark.parametrize('schedule', ['cosine', 'linear', 'constant'])
@@ -31,3 +32,18 @@ def test_optimizer_is_adam_on_the_clipped_gradient():
     direction = (m / (1 - 0.9 ** t)) / (np.sqrt(v / (1 - 0.999 ** t)) + 1e-8)
     expected = expected - 0.1 * (direction + 0.01 * expected)
   np.testing.assert_allclose(params['w'], expected, rtol=1e-5)
+
+
+def test_frozen_parameters_stay_and_have_no_part_in_the_norm():
+  adam = Adam.of(TrainConfig(clip_norm=1.0, weight_decay=0.1), trainable={
+    'head': np.ones(1, np.float32), 'base': np.zeros(1, np.float32)})
+  params = {'head': jnp.ones(2), 'base': jnp.ones(2)}
+
+  def loss(params, memory, batch, key):
+    mean = 3 * params['head'][0] + 40 * params['base'][0]
+    return mean, (memory, {'loss': (mean, jnp.ones(()))})
+
+  state, metrics = make_update(loss, adam)(TrainState.fresh(params, adam), {}, 0, jnp.float32(0.1))
+  assert metrics['grad_norm'][0] == 3.0
+  np.testing.assert_array_equal(state.params['base'], params['base'])
+  assert state.params['head'][0] < state.params['head'][1] < 1.0
