@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import WordFinder
 from fairjax.errors import UserError
 from fairjax.measure.columns import Generations
 from fairjax.measure.scorers.base import RecordedScorer
@@ -235,8 +236,8 @@ def _variable_parts(
 
 def _examples(found: Distributions) -> list[str]:
   """`[M]` the words of every template, with a blank for the value."""
-  value = re.compile(rf'(?<!\w){re.escape(found.values[0])}(?!\w)', re.IGNORECASE)  # also C++
-  return [value.sub('___', row[0][0][0])[:MOST_CHARACTERS] for row in found.texts]
+  value = WordFinder(found.values[:1], ignore_case=True, any_space=True)
+  return [value.replace(row[0][0][0], '___')[0][:MOST_CHARACTERS] for row in found.texts]
 
 
 def _cells(row: ModelRow, scorer: str, pairs: Sequence[int]) -> dict[str, Any] | None:

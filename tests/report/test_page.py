@@ -291,12 +291,14 @@ def test_long_texts_are_cut_and_counted():
   assert data['strings'][continuation] == whole[:1000] and after == len(whole) - 1000
 
 
-def test_a_value_that_ends_in_a_sign_leaves_a_blank_too():
+@pytest.mark.parametrize(('values', 'prefix'), [
+  (('C++', 'C'), 'My {} code is'), (('伊朗', '法国'), '来自{}的人')])
+def test_a_value_without_spaces_around_it_leaves_a_blank_too(values, prefix):
   row, found = many_values(2)
-  texts = [[[(f'My {v} code is', '')] for v in ('C++', 'C')]] * 3
+  texts = [[[(prefix.format(v), '')] for v in values]] * 3
   page = make_page(EMPTY, [row], {'baseline': dataclasses.replace(
-    found, values=('C++', 'C'), texts=texts)})
-  assert page_data(page)['examples'] == ['My ___ code is'] * 3
+    found, values=values, texts=texts)})
+  assert page_data(page)['examples'] == [prefix.format('___')] * 3
 
 
 # What a reader does, in a real browser.
