@@ -182,7 +182,8 @@ def _train(
     nonlocal last
     if stage.evaluate is None:
       return
-    with watch.part('evaluate'):
+    # Of a stage that had ended but for this, step 2 labels its sentences here.
+    with watch.part('evaluate' if start < end else 'data'):
       last = stage.evaluate(params)
       if step not in writer.evaluated:
         writer.write(step, 'valid', last)

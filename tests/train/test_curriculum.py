@@ -29,6 +29,7 @@ from fairjax.config import (
 from fairjax.config_checks import validate
 from fairjax.config_io import to_dict
 from fairjax.errors import Damaged, Fault, Preempted, UserError
+from fairjax.files import read_json_lines
 from fairjax.model import Branches, TransformerXLModel, language_model
 from fairjax.processes import StopSignal
 from fairjax.train import (
@@ -296,6 +297,9 @@ def test_an_evaluation_due_at_a_checkpoint_runs_after_a_kill_between_the_two(
                       if x['kind'] == 'valid'] for t in (found, uninterrupted['lm']))
   assert lines == expected and [x['step'] for x in lines] == [3, 6, 7]
   assert read_done(found.directory) == read_done(uninterrupted['lm'].directory)
+  # At the end the data are laid out for it, which may take any time.
+  times = read_json_lines(found.directory / 'times.jsonl').entries
+  assert ('evaluate' in times[-1]['seconds']) == (step != 7)
 
 
 class FaultyFeed(ArrayFeed):
