@@ -401,7 +401,7 @@ def sample(
 def _is_run(model: pathlib.Path) -> bool:
   """Whether it is taken for the workdir of a run, not for a published decoder."""
   try:
-    return 'until' in json.loads((model / 'config.json').read_text(encoding='utf-8'))
+    return 'config' in json.loads((model / 'config.json').read_text(encoding='utf-8'))
   except (OSError, ValueError, TypeError):
     return not model.exists() and not os.fspath(model).startswith(('hf:', 'pip:'))
 

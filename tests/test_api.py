@@ -240,14 +240,14 @@ def test_wrong_options_are_named(tmp_path, monkeypatch, function, options, messa
 
 @pytest.mark.parametrize(('model', 'words'), [
   ('old', 'model.safetensors'), ('adapter', 'no LoRA'), ('x.gguf', 'GGUF'), ('hf:a', 'hf:ORG/NAME'),
-  ('pip:no-model', 'not installed')])
+  ('pip:no-model', 'not installed'), ('workdir', 'has no data/vocabulary: name the workdir')])
 def test_what_the_verb_takes_as_a_published_decoder_is_one(tmp_path, monkeypatch, model, words):
   monkeypatch.chdir(tmp_path)
-  for folder, name, fields in (
-      ('old', 'config.json', ('n_embd', 'n_layer', 'n_head', 'n_positions', 'vocab_size')),
-      ('adapter', 'adapter_config.json', ())):
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / name).write_text(json.dumps(dict.fromkeys(fields, 2)))
+  sizes = dict.fromkeys(('n_embd', 'n_layer', 'n_head', 'n_positions', 'vocab_size'), 2)
+  for path, content in (('old/config.json', sizes), ('adapter/adapter_config.json', {}),
+                        ('workdir/config.json', {'config': {}})):
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_text(json.dumps(content))
   (tmp_path / 'x.gguf').touch()
   with pytest.raises(UserError, match=words):
     fairjax.sample(model, attribute='country', output='o.jsonl')
