@@ -2,11 +2,12 @@
 
 import argparse
 import dataclasses
+import math
 import pathlib
 from typing import TYPE_CHECKING
 
 from fairjax import processes
-from fairjax.cli.options import add_run_options, add_shared, positive, refuse
+from fairjax.cli.options import add_run_options, add_shared, between, positive, refuse
 from fairjax.cli.verb import (
   RUN_OPTIONS,
   Command,
@@ -238,7 +239,7 @@ def _select_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--fairness', default='individual_fairness', metavar='MEASURE',
                       help='individual_fairness | group_fairness')
   parser.add_argument('--scorer', action='append', help='repeat (default: all)')
-  parser.add_argument('--perplexity-rise', type=float, metavar='PERCENT',
+  parser.add_argument('--perplexity-rise', type=between(-100, math.inf), metavar='PERCENT',
                       help='most that the word perplexity may rise')
   add_shared(parser, 'json')
 

@@ -67,6 +67,8 @@ STS = {f'sts-{split}.tsv': PAIR for split in ('train', 'dev', 'test')} | {
 
 CASES = [
   # Command line.
+  Case('a limit that is no number', f'models select {QUICK} --perplexity-rise=nan',
+       'nan is not in (-100, inf)'),
   Case('a verb that does not exist', 'mesure', "did you mean 'measure'"),
   Case('an action in the place of a verb', 'trian', "did you mean 'step train'"),
   Case('an action that does not exist', 'step trian', "did you mean 'train'"),
