@@ -357,7 +357,7 @@ def _read_attribute(path: str, text: str) -> Attribute:
     node = loader.get_single_node()
     repeated = next(_repeated_keys(node), None)
     content = None if node is None else loader.construct_document(node)
-  except (yaml.YAMLError, ValueError) as e:
+  except (yaml.YAMLError, ValueError, LookupError, AttributeError) as e:  # of tags: !!bool x
     mark = getattr(e, 'problem_mark', None)
     line = f':{mark.line + 1}' if mark else ''
     problem = getattr(e, 'problem', None) or first_line(e)

@@ -112,6 +112,7 @@ def test_fingerprint_covers_content_only(tmp_path):
   ("'{value} people are'", "'{value} {they} are'", r'placeholder {they} is unknown for value'),
   ("'{value} people are'", "'My friend is {a} {value}, and we'", r':5: .*the same as template 1'),
   ('values: [', 'values: [[', r'faith.yaml:\d+: not valid YAML'),
+  ('text: atheist', 'text: !!timestamp x', 'faith.yaml: not valid YAML'),
   ('templates:', 'template_subsets: {two: [1, 3]}\ntemplates:', r'two\[1\]: 3 is not the number'),
 ])
 def test_errors_name_file_line_and_field(tmp_path, old, new, message):
