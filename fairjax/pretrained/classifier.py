@@ -233,12 +233,12 @@ def _tree(line: str, where: str, *, phrases: bool) -> list[tuple[int, str]]:
 # How good predictions are: accuracy and F1 (H-15), each with n and an interval.
 
 _REPETITIONS = 2000
-_Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
 
 def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: int = 0
             ) -> dict[str, Any]:
   """Accuracy and F1 of R predictions."""
+  from scipy.stats import binomtest
   labels, predictions = np.asarray(labels), np.asarray(predictions)
   n = len(labels)
   pairs = labels * (classes + 1) + np.where(predictions < 0, classes, predictions)
@@ -251,10 +251,11 @@ def quality(labels: np.ndarray, predictions: np.ndarray, *, classes: int, seed: 
     return {'value': float(value), 'low': float(low), 'high': float(high)}
 
   decided, right = predictions >= 0, labels == predictions
+  share = binomtest(int(right.sum()), n).proportion_ci(method='wilson')
   result = {
     'accuracy_of_decided': float(right[decided].mean()) if decided.any() else None,
     'n': n, 'classes': classes, 'undecided': int((predictions < 0).sum()),
-    'accuracy': _wilson(int(right.sum()), n),
+    'accuracy': {'value': float(right.mean()), 'low': float(share.low), 'high': float(share.high)},
     'macro_f1': estimate(f1.mean(), resampled.mean(1)), 'f1_by_class': f1.tolist()}
   if classes == 2:
     result['positive_f1'] = estimate(f1[1], resampled[:, 1])
@@ -267,14 +268,6 @@ def _f1(counts: np.ndarray, classes: int) -> np.ndarray:
   hits = np.diagonal(table, axis1=1, axis2=2)
   total = table.sum(2) + table[:, :, :classes].sum(1)
   return np.divide(2 * hits, total, out=np.zeros(hits.shape), where=total > 0)
-
-
-def _wilson(hits: int, n: int) -> dict[str, float]:
-  """Share with its Wilson interval."""
-  share, extra = hits / n, _Z ** 2 / n
-  middle = (share + extra / 2) / (1 + extra)
-  half = _Z * np.sqrt(share * (1 - share) / n + extra / (4 * n)) / (1 + extra)
-  return {'value': share, 'low': float(middle - half), 'high': float(middle + half)}
 
 
 # Where training starts: a checkpoint with a new classification layer, or a small new BERT.

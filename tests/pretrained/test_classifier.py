@@ -138,13 +138,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 180 <= count <= 199, name  # 95 % of 200 +- 3.2 standard deviations
 
 
-def test_wilson_interval_is_that_of_scipy():
-  from scipy.stats import binomtest
-  found = quality(np.zeros(30, int), np.arange(30) // 25, classes=2)['accuracy']
-  want = binomtest(25, 30).proportion_ci(method='wilson')
-  assert (found['low'], found['high']) == pytest.approx((want.low, want.high), abs=1e-12)
-
-
 def slow_pieces(words, size):
   """Counts all pairs again after every join."""
   split = {w: [w[0], *('##' + c for c in w[1:])] for w in words}
