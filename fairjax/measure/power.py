@@ -148,7 +148,8 @@ def plan_samples(
       critical = null.mean() + tail_distance(
         level / tests, variance / templates, PERMUTATIONS)
     else:
-      # Significant is what fewer than this number of the permutations reach.
+      # A distance is significant where fewer permutations than this number reach it. (number - 1/3)
+      # / R is about the median share of all permutations that reach the number-th largest of R.
       number = math.floor(level / tests * (PERMUTATIONS + 1) + 1e-9)
       critical = np.quantile(null, 1 - (number - 1 / 3) / PERMUTATIONS, method='higher')
     return float((found > critical + TIE).mean()), null.mean(), critical
@@ -156,7 +157,7 @@ def plan_samples(
   start = max(4, int(min(_MOST, 8 * scores.spread() / max(shift ** 2 * templates, 1e-99))))
   count = min(_SEARCH, max(_FEWEST, _COUNTS // (templates * values * scores.levels.size)))
   n = _search(lambda n: simulate(n, count)[0] >= power, start=start)
-  times = _TIMES if level > level / tests >= 1 / (PERMUTATIONS + 1) else 1
+  times = _TIMES if tests > 1 and level / tests >= 1 / (PERMUTATIONS + 1) else 1
   found, mean, critical = simulate(n, 2 * count, times)
   while found < power and n <= _MOST:
     n = math.ceil(n * _STEP)
