@@ -42,6 +42,7 @@ setup(
   install_requires=[
     'numpy>=2.0,<3',  # arrays everywhere
     'scipy>=1.15,<2',  # distances and tests of the measures
+    'numba>=0.61,<1',  # permutations as machine code
     'jax>=0.7.2,<0.13',  # the models
     'flax>=0.11.2,<0.13',  # modules of the models (Linen)
     'optax>=0.2.8,<0.3',  # Adam, clipping, cross-entropies

@@ -10,6 +10,7 @@ The verbs `measure`, `sample`, `compare reports` and `run` do the same on the co
 
 import collections
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -272,7 +273,7 @@ def measure_attributes(
                 for a in attributes}
   generations = read_attributes(
     read_logged(data, attributes=attributes, columns=columns, repair=repair, log=log), attributes,
-    empty=empty, coupled=coupled)
+    empty=empty, coupled=coupled, checked=True)
   for name, found_values in generations.items():
     if log and found_values.absent_values:
       log(f'{name}: measured on {len(found_values.attribute.values)} values; no record of '
@@ -297,9 +298,10 @@ def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[dict[
   """`read_records`; logs progress and what was changed in reading."""
   counts: collections.Counter[str] = collections.Counter()
   with Progress('reading', None, unit='records', log=log) as progress:
-    for record in read_records(data, counts=counts, **options):
-      progress.add()
-      yield record
+    records = read_records(data, counts=counts, **options)
+    while several := list(itertools.islice(records, 100)):
+      progress.add(len(several))
+      yield from several
   for what, number in counts.items() if log else ():
     log(f'{data if isinstance(data, str | os.PathLike) else "data"}: {number:,} {what}')
 

@@ -8,7 +8,13 @@ import sys
 
 import fairjax
 from fairjax.measure.columns import Generations, read_generations
-from fairjax.measure.estimates import Estimate, SampleScores, format_estimate, verdict
+from fairjax.measure.estimates import (
+  Estimate,
+  SampleScores,
+  format_estimate,
+  verdict,
+  wasserstein_1,
+)
 from fairjax.measure.fairness import Fairness, measure_fairness
 from fairjax.measure.measures import measure_generations, measure_records
 from fairjax.measure.perplexity import perplexities
@@ -24,7 +30,6 @@ from fairjax.measure.scorers.base import (
 )
 from fairjax.measure.scorers.cache import score_records, score_texts
 from fairjax.measure.scorers.google import GoogleScorer
-from fairjax.measure.wasserstein import wasserstein_1
 
 __all__ = [
   'Estimate', 'Fairness', 'Generations', 'GoogleScorer', 'OpinionScorer', 'RecordedScorer',

@@ -266,9 +266,12 @@ def read_generations(
 
 def read_attributes(
   records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], *, empty: str = 'error',
-  coupled: bool = True,
+  coupled: bool = True, checked: bool = False,
 ) -> dict[str, Generations]:
-  """`read_generations` of several attributes, in any order, in one pass: name -> its records."""
+  """`read_generations` of several attributes, in any order, in one pass: name -> its records.
+
+  `checked` records come from `read_records` as they are.
+  """
   if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
   # Prompts, rewordings, and template and number of the rewordings' labels.
@@ -276,7 +279,8 @@ def read_attributes(
              for a in attributes}
   for number, given in enumerate(records, 1):
     where = str(given.get('_where') or f'record {number}')
-    record = check_record(given if type(given) is dict else dict(given), where)
+    record = given if checked else check_record(
+      given if type(given) is dict else dict(given), where)
     if record['attribute'] not in columns:
       raise UserError(f"{where}: attribute is '{record['attribute']}', not "
                       f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
@@ -332,11 +336,15 @@ class _Columns:
 
   def add(self, record: Mapping[str, Any], where: str) -> None:
     """Keeps one record, whose fields were checked."""
-    value = self._value(record, where)
-    if self._labels and record.get('model') != self._model:
-      raise UserError(f"{where}: model is {record.get('model')!r} where earlier records have "
-                      f'{self._model!r}: measure one model at a time')
-    self._model = record.get('model')
+    key = record['value'], record.get('subgroup')
+    value = self._values.get(key)
+    if value is None:
+      value = self._values[key] = self._value(*key, where)
+    model = record.get('model')
+    if model != self._model and self._labels:
+      raise UserError(f'{where}: model is {model!r} where earlier records have {self._model!r}: '
+                      'measure one model at a time')
+    self._model = model
     prefix, text = record['prefix'], record['continuation']
     # Written out: a loop over the columns takes longer than all the rest.
     label, index, sample, prefixes, texts, recorded, places = self._appends
@@ -348,17 +356,13 @@ class _Columns:
     recorded(record.get('scores'))
     places(where)
 
-  def _value(self, record: Mapping[str, Any], where: str) -> int:
+  def _value(self, text: str, subgroup: str | None, where: str) -> int:
     """The index of a record's value, whose subgroup must be that of the attribute."""
-    attribute, key = self._attribute, (record['value'], record.get('subgroup'))
-    value = self._values.get(key)
-    if value is None:
-      value = attribute.value_index(record['value'], where)
-      subgroup = attribute.values[value].subgroup
-      if key[1] is not None and normal_form(key[1]) != normal_form(subgroup):
-        raise UserError(f"{where}: subgroup of '{record['value']}' is '{key[1]}', but "
-                        f"'{subgroup}' in attribute {attribute.name}")
-      self._values[key] = value
+    value = self._attribute.value_index(text, where)
+    known = self._attribute.values[value].subgroup
+    if subgroup is not None and normal_form(subgroup) != normal_form(known):
+      raise UserError(f"{where}: subgroup of '{text}' is '{subgroup}', but '{known}' in attribute "
+                      f'{self._attribute.name}')
     return value
 
   def finish(self) -> Generations:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, Table, holm, summarise
-from fairjax.measure.nulls import LabelNull, LabelStatistics, measure_pairs
+from fairjax.measure.nulls import LabelNull, LabelStatistics, in_threads, measure_pairs
 
 EPSILONS = (0.05, 0.1)  # thresholds of counterfactual fairness besides the floor (H-04)
 PERMUTATIONS = 1000
@@ -158,5 +158,5 @@ def jackknife(samples: SampleScores, statistics: LabelStatistics) -> LabelNull |
   """Statistics without each of 20 groups of samples; None when a prefix has fewer than 20."""
   if samples.samples_per_prefix[0] < JACKKNIFE_GROUPS:
     return None
-  return LabelNull.joined([
-    statistics.without(group, JACKKNIFE_GROUPS).observed() for group in range(JACKKNIFE_GROUPS)])
+  return LabelNull.joined(in_threads(
+    lambda group: statistics.without(group, JACKKNIFE_GROUPS).observed(), range(JACKKNIFE_GROUPS)))

@@ -9,17 +9,13 @@ values together, as for I.F. and G.F., would put the scores of the other values 
 pair, which can make it too small as well as too large.
 
 The distance is the area between two distribution functions, so 1,000 permutations of the 10,120
-pairs of Huang et al. 2020 need 2e10 differences. What belongs to many pairs is computed once:
+pairs of Huang et al. 2020 need 2e10 differences. One walk over the scores of a pair in ascending
+order follows its difference under all permutations at once (`_pair_areas`):
 
 - Coupled: with signs s_i = +-1, n times the difference at t is
-  sum_i s_i [x_i <= t] - sum_i s_i [y_i <= t]. Each sum belongs to one value, not to a pair: with
-  the signs of all permutations in one matrix, the running sums of its rows in the order of a
-  value's scores (int16, R wide) serve every pair of the value. A pair then takes two rows at each
-  score, subtracts, and weighs the absolute differences by the gaps between scores. Values of one
-  template share the signs, templates do not.
+  sum_i s_i [x_i <= t] - sum_i s_i [y_i <= t]. The pairs of a template share the signs.
 - Free: the labels of the sorted scores are a random sequence of two letters, whatever the scores
-  are. Its running sums are drawn once for a template and all pairs of equal sizes; the nulls of
-  these pairs are one matrix product, gaps times absolute sums.
+  are. All pairs of a template with equal sizes share it.
 
 Tails: with R permutations no p-value is below 1 / (R + 1), and Holm's correction over 5,610 pairs
 would turn even that into 1. Where no permutation reaches a distance, `p_value` is therefore the
@@ -44,11 +40,23 @@ from typing import TypeVar
 import numpy as np
 
 from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
-from fairjax.measure.wasserstein import PoolDistance, pairwise_wasserstein_1, quantile_grid
 from fairjax.progress import Progress
 
 _Item = TypeVar('_Item')
 _Result = TypeVar('_Result')
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+  """The function as machine code; numba makes it once and keeps it on the disk."""
+  @functools.cache
+  def compiled():
+    import numba  # here, since only permutations need it
+    try:
+      return numba.njit(function, cache=True, nogil=True)
+    except RuntimeError:  # no folder for it can be written
+      return numba.njit(function, nogil=True)
+
+  return lambda *arguments: compiled()(*arguments)
 
 
 def in_threads(
@@ -56,12 +64,9 @@ def in_threads(
   unit: str = 'items', log: Callable[[str], None] | None = None,
 ) -> list[_Result]:
   """Results of `work` for every item, in their order; the first error ends it."""
-  # NumPy sorts and adds without the interpreter's lock, so threads use the cores of this process.
+  # NumPy and compiled functions run without the interpreter's lock, so threads use all cores.
   items = list(items)
   results = []
-  # glibc keeps freed memory up to twice the largest block that it saw freed. After this one it
-  # keeps the arrays of an item for the next instead of fetching them from the system page by page.
-  np.empty(31 << 20, np.uint8)
   with (Progress(what, len(items), unit=unit, log=log) as progress,
         concurrent.futures.ThreadPoolExecutor(cores()) as pool):
     try:
@@ -84,7 +89,7 @@ def cores() -> int:
 # Individual and group fairness after the values' labels were permuted.
 #
 # Letters: M templates, A values, G subgroups, n samples of a prefix, N = A n samples of a template,
-# R permutations, B permutations of one block, U distinct scores of a template, W points of a grid.
+# R permutations, B permutations of one batch.
 #
 # The null hypothesis is that no value changes the score. Samples that share their noise (the same
 # sample number for every value) are permuted within the number, others over all samples of a
@@ -94,17 +99,14 @@ def cores() -> int:
 #
 # Nothing is computed pair by pair (docs/performance.md has the time).
 #
-# - The scores of a template are sorted once. From then on they are ranks, and a labelling is the
-#   value of each rank. A random one takes one sort, of random 64-bit words that carry the rank in
-#   their low bits. A stable sort by value, which counts, leaves each value's samples ascending.
-# - With the samples of each value sorted, W1 of a pair is the mean over ranks of the absolute
-#   difference, and the sum of absolute differences over all pairs of A numbers is, once these are
-#   sorted, sum_j j (A - j) (v_(j+1) - v_(j)). So I.F. over A (A - 1) / 2 pairs costs one more sort
-#   of N numbers, not A^2 n. Where sizes differ, ranks become the merged grid of k / n of all sizes,
-#   or the distinct scores if these are fewer; both are exact.
-# - A subgroup against the whole set is the area between two quantile functions. The k-th smallest
-#   of S samples faces N_all / S consecutive samples of the whole, whose absolute differences from
-#   it come from prefix sums of the whole set and the place of the sample in it (`PoolDistance`).
+# - The scores of a template are sorted once. From then on a labelling is the value of each rank. A
+#   random one takes one sort, of random 64-bit words that carry the rank in their low bits.
+# - Each score, in ascending order, raises the distribution function of one value by a step. The sum
+#   of the absolute differences of all pairs grows by the step for each other value that is not
+#   above this one, and falls by it for each that is. Where all sizes are equal, values are above
+#   the c-th level from their (c + 1)-th score on: these are counted as they come, so a score costs
+#   the same for any number of values.
+# - A subgroup and the whole set differ by the area between their distribution functions.
 #
 # Blocks of permutations are drawn from random streams of their own, so the result depends neither
 # on the number of threads nor on their order.
@@ -114,10 +116,7 @@ _BATCH_SCORES = 1 << 18
 _BATCH = 64
 _BLOCK = 4  # batches of one random stream
 _PURPOSE = 0x1F  # separates these random streams from others of the same seed
-
-# Changing this changes no number. So many scores stay in a processor's cache, and an operation on
-# them lasts long enough for threads to seldom wait for the interpreter's lock.
-_CHUNK_SCORES = 1 << 15
+_FINEST = 1 << 40  # parts in which distribution functions of unequal sizes are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,14 +144,14 @@ class LabelStatistics:
   ):
     """Sorts the scores; subgroups are compared with the whole over each set of templates."""
     self._templates = [_Template.of(row) for row in scores]
-    self._members = [np.flatnonzero(subgroups == g) for g in range(subgroups.max() + 1)]
+    self._groups = subgroups
     self._pools = [_Pool.of(self._templates, chosen, subgroups)
                    for chosen in template_sets]
 
   def without(self, group: int, groups: int) -> 'LabelStatistics':
     """The statistics of each prefix without every `groups`-th sample from number `group` on."""
     found = object.__new__(LabelStatistics)
-    found._members = self._members
+    found._groups = self._groups
     kept = [(np.concatenate([np.arange(n) % groups for n in t.sizes]) != group)[t.order]
             for t in self._templates]
     found._templates = [t.keep(k) for t, k in zip(self._templates, kept, strict=True)]
@@ -186,7 +185,8 @@ class LabelStatistics:
 
   def _statistics(self, labels: list[np.ndarray]) -> LabelNull:
     """Statistics of labels `[M]` of shape `[B, N]`, the value of each rank."""
-    means = [t.pair_means(own, self._members)
+    inside = np.bincount(self._groups)
+    means = [t.pair_means(own, self._groups, inside)
              for t, own in zip(self._templates, labels, strict=True)]
     every, within, across = (np.stack([m[i] for m in means]) for i in range(3))
     return LabelNull(
@@ -198,68 +198,53 @@ class _Pool:
   """The whole set over some templates."""
 
   chosen: Sequence[int]  # templates
-  group: np.ndarray  # [A] unsigned, subgroup of a value
+  groups: np.ndarray  # [A] int, subgroup of a value
   sizes: np.ndarray  # [G] number of samples
   order: np.ndarray  # [N] int, places among the ranks of these templates, by score
-  codes: np.ndarray  # [N] int32, places in the grid, ascending
-  grid: np.ndarray  # [U] ascending distinct scores
-  distance: PoolDistance
+  scores: np.ndarray  # [N] ascending
 
   @classmethod
-  def of(cls, templates: Sequence['_Template'], chosen: Sequence[int], subgroups: np.ndarray
+  def of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray
          ) -> '_Pool':
     """The pool of the chosen templates, with the subgroup of each value `[A]`."""
-    scores = np.concatenate([templates[m].grid[templates[m].codes] for m in chosen])
+    scores = np.concatenate([templates[m].scores for m in chosen])
     order = scores.argsort(kind='stable')
-    grid, codes, counts = np.unique(scores[order], return_inverse=True, return_counts=True)
-    return cls._of(templates, chosen, subgroups.astype(templates[0].labels.dtype), order,
-                   codes.astype(np.int32), grid, counts)
+    return cls._of(templates, chosen, groups, order, scores[order])
 
   def keep(self, templates: Sequence['_Template'], kept: Sequence[np.ndarray]) -> '_Pool':
     """The pool of some of the ranks, `[M][N]` bool, of which the templates are made."""
     every = np.concatenate([kept[m] for m in self.chosen])
     mine = every[self.order]
-    return self._of(templates, self.chosen, self.group, (np.cumsum(every) - 1)[self.order[mine]],
-                    *_recode(self.codes[mine], self.grid))
+    return self._of(templates, self.chosen, self.groups, (np.cumsum(every) - 1)[self.order[mine]],
+                    self.scores[mine])
 
   @classmethod
-  def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], group: np.ndarray,
-          order: np.ndarray, codes: np.ndarray, grid: np.ndarray, counts: np.ndarray) -> '_Pool':
-    """The pool of ascending codes, each of which is there `counts` `[U]` times."""
-    sizes = np.bincount(group, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
-    return cls(chosen, group, sizes, order, codes, grid, PoolDistance(grid, counts))
+  def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray,
+          order: np.ndarray, scores: np.ndarray) -> '_Pool':
+    return cls(chosen, groups, np.bincount(
+      groups, np.sum([templates[m].sizes for m in chosen], axis=0)), order, scores)
 
   def distances(self, labels: Sequence[np.ndarray]) -> np.ndarray:
     """`[G, B]` distances of each subgroup's values to the whole, from labels `[M]`, `[B, N]`."""
-    own = (self.group == np.arange(self.group.size)).all()  # each value is its own subgroup
-    found = []
-    for part in _chunks(len(labels[0]), self.order.size):
-      # Clipping changes no index; it spares NumPy a check.
-      groups = np.concatenate([labels[m][part] for m in self.chosen], axis=1).take(
-        self.order, axis=1, mode='clip')
-      if not own:
-        groups = self.group.take(groups, mode='clip')
-      codes = self.codes.take(groups.argsort(axis=1, kind='stable'), mode='clip')
-      if self.sizes.min() == self.sizes.max():
-        found.append(self.distance.distances(
-          codes.reshape(-1, self.sizes[0])).reshape(-1, self.sizes.size))
-      else:
-        parts = np.split(codes, self.sizes.cumsum()[:-1], axis=1)
-        found.append(np.stack([self.distance.distances(x) for x in parts], axis=1))
-    return np.ascontiguousarray(np.concatenate(found).T)
+    areas = np.zeros((len(labels[0]), self.sizes.size))
+    # What a score of each subgroup adds to each difference, times both sizes: whole numbers.
+    steps = self.order.size * np.eye(self.sizes.size) - self.sizes
+    _pool_areas(np.concatenate([labels[m] for m in self.chosen], axis=1), self.order, self.scores,
+                self.groups, steps, areas)
+    return (areas / (self.sizes * self.order.size)).T
 
 
-def _chunks(rows: int, size: int) -> list[slice]:
-  """So many of the rows at once as stay in the processor's cache."""
-  together = max(1, _CHUNK_SCORES // size)
-  return [slice(i, min(i + together, rows)) for i in range(0, rows, together)]
-
-
-def _recode(codes: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Codes `[N]` and grid `[U]` without the scores that are not there; how often the others are."""
-  counts = np.bincount(codes, minlength=grid.size)
-  found = counts > 0
-  return (np.cumsum(found, dtype=codes.dtype) - 1)[codes], grid[found], counts[found]
+@_compiled
+def _pool_areas(labels, order, scores, groups, steps, areas):
+  """Adds to `[B, G]` the areas between each subgroup and the whole."""
+  for b in range(len(labels)):
+    own, area, apart = labels[b], areas[b], np.zeros(len(steps))
+    for k in range(order.size - 1):
+      step, gap = steps[groups[own[order[k]]]], scores[k + 1] - scores[k]
+      for g in range(apart.size):
+        difference = apart[g] + step[g]
+        apart[g] = difference
+        area[g] += gap * abs(difference)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,42 +253,24 @@ class _Template:
 
   order: np.ndarray  # [N] int, which sample, value after value, has a rank
   labels: np.ndarray  # [N] unsigned, the value of a rank
-  codes: np.ndarray  # [N] uint16 or int32, places in `grid`, ascending
+  scores: np.ndarray  # [N] ascending
   sizes: np.ndarray  # [A]
-  grid: np.ndarray  # [U] ascending distinct scores
-  ranks: np.ndarray | None  # [A, W] or [1, W] int, rank of the sample at a point; None: by scores
-  weights: np.ndarray  # [W] width of the points
 
   @classmethod
   def of(cls, row: Sequence[np.ndarray]) -> '_Template':
     """The template of `[A]` arrays `[n]`."""
-    scores = np.concatenate(row)
+    scores, sizes = np.concatenate(row), np.array([x.size for x in row])
     order = scores.argsort(kind='stable')
-    grid, codes = np.unique(scores[order], return_inverse=True)
-    return cls._of(order, np.array([x.size for x in row]), codes, grid)
+    values = np.arange(sizes.size, dtype=np.min_scalar_type(sizes.size - 1))
+    return cls(order, values.repeat(sizes)[order], scores[order], sizes)
 
   def keep(self, kept: np.ndarray) -> '_Template':
     """The template of some of its ranks, `[N]` bool."""
     samples = np.zeros(kept.size, bool)
     samples[self.order] = kept
-    codes, grid, _ = _recode(self.codes[kept], self.grid)
-    return self._of((np.cumsum(samples) - 1)[self.order[kept]],
-                    np.bincount(self.labels[kept], minlength=self.sizes.size), codes, grid)
-
-  @classmethod
-  def _of(cls, order: np.ndarray, sizes: np.ndarray, codes: np.ndarray, grid: np.ndarray
-          ) -> '_Template':
-    """The template with `[A]` samples of each value and the codes `[N]` of their ranks."""
-    distinct, which = np.unique(sizes, return_inverse=True)
-    ranks, weights = quantile_grid(distinct)
-    if distinct.size > 1:
-      ranks = ranks[which]
-      if grid.size - 1 < weights.size:
-        ranks, weights = None, np.diff(grid)
-    # Labels of few bits sort by counting.
-    values = np.arange(sizes.size, dtype=np.min_scalar_type(sizes.size - 1))
-    kind = np.uint16 if grid.size <= 1 << 16 else np.int32
-    return cls(order, values.repeat(sizes)[order], codes.astype(kind), sizes, grid, ranks, weights)
+    return _Template((np.cumsum(samples) - 1)[self.order[kept]], self.labels[kept],
+                     self.scores[kept],
+                     np.bincount(self.labels[kept], minlength=self.sizes.size))
 
   def permute(self, rng: np.random.Generator, count: int, *, coupled: bool) -> np.ndarray:
     """`[count, N]` random labels."""
@@ -314,71 +281,77 @@ class _Template:
     shape = (self.sizes.size if coupled else ranks.size, -1)
     ranks, values = (np.ascontiguousarray(x.reshape(shape).T) for x in (ranks, values))
     found = np.empty((count, self.labels.size), self.labels.dtype)
-    chunks = _chunks(count, self.labels.size)
-    values = np.tile(values, (chunks[0].stop, 1, 1))
-    for rows in (found[part] for part in chunks):
-      words = rng.integers(0, 1 << 64, (len(rows), *ranks.shape), dtype=np.uint64)
+    for row in found:
+      words = rng.integers(0, 1 << 64, ranks.shape, dtype=np.uint64)
       words &= ~low
       words |= ranks
       words.sort(axis=-1)
-      words &= low
-      words += (np.arange(len(rows), dtype=np.uint64) * ranks.size)[:, None, None]
-      rows.reshape(-1)[words.view(np.int64)] = values[:len(rows)]
+      _place(words, low, values, row)
     return found
 
-  @functools.cached_property
-  def slices(self) -> list[slice]:
-    """`[A]` places of the samples of each value."""
-    ends = np.cumsum(self.sizes).tolist()
-    return [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-  def pair_means(self, labels: np.ndarray, members: list[np.ndarray]
+  def pair_means(self, labels: np.ndarray, groups: np.ndarray, inside: np.ndarray
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none."""
-    inner = [m for m in members if m.size > 1]
-    sums = np.empty((1 + len(inner), len(labels), self.weights.size))
-    for part in _chunks(len(labels), self.labels.size):
-      # Ascending within each value. Clipping changes no index; it spares NumPy a check.
-      order = labels[part].argsort(axis=1, kind='stable')
-      values = self._values(self.codes.take(order, mode='clip'))
-      for k, m in enumerate([np.arange(self.sizes.size), *inner]):
-        sums[k, part] = self._pair_sums(np.ascontiguousarray(values[:, m].swapaxes(1, 2)))
-    every, *parts = (part @ self.weights for part in sums)
-    within = sum(parts, np.zeros(len(labels)))
+    """Mean distance `[B]` of all pairs, pairs within a subgroup and pairs across; NaN if none.
+
+    `groups` `[A]` is the subgroup of each value, `inside` `[G]` how many values each has.
+    """
+    sums = np.empty((len(labels), 2))
+    unit = min(_FINEST, math.lcm(*self.sizes.tolist()))
+    _label_areas(labels, self.scores, self.sizes, unit, groups, inside, sums)
+    every, within = sums.T / unit
     pairs = self.sizes.size * (self.sizes.size - 1) // 2
-    inside = sum(m.size * (m.size - 1) // 2 for m in inner)
+    near = int((inside * (inside - 1)).sum() // 2)
     nothing = np.full(len(labels), np.nan)
-    return (every / pairs, within / inside if inside else nothing,
-            (every - within) / (pairs - inside) if pairs > inside else nothing)
+    return (every / pairs, within / near if near else nothing,
+            (every - within) / (pairs - near) if pairs > near else nothing)
 
-  def _values(self, codes: np.ndarray) -> np.ndarray:
-    """`[B, A, W]` the codes, or the shares below each score but the last, that face each other."""
-    if self.ranks is not None and len(self.ranks) == 1:
-      return codes.reshape(len(codes), self.sizes.size, -1)
-    values = [codes[:, part] for part in self.slices]
-    if self.ranks is not None:
-      return np.stack([v[:, k] for v, k in zip(values, self.ranks, strict=True)], axis=1)
-    scores = self.grid.size
-    place = np.arange(len(codes))[:, None] * scores
-    counts = [np.bincount((v + place).reshape(-1), minlength=scores * len(codes)) for v in values]
-    return np.stack([c.reshape(-1, scores).cumsum(axis=1)[:, :-1] / v.shape[1]
-                     for c, v in zip(counts, values, strict=True)], axis=1)
 
-  def _pair_sums(self, points: np.ndarray) -> np.ndarray:
-    """`[B, W]` sums over pairs of values of the differences of points `[B, W, A]`; sorts them."""
-    points.sort(axis=-1)
-    values = points
-    if self.ranks is not None:
-      values = self.grid.take(points, mode='clip')
-    j = np.arange(1, values.shape[-1])
-    gaps = np.empty_like(values, np.float64)  # of all in one row, which is faster than row by row
-    np.subtract(values.reshape(-1)[1:], values.reshape(-1)[:-1], out=gaps.reshape(-1)[:-1])
-    return gaps[..., :-1] @ (j * (values.shape[-1] - j)).astype(np.float64)
+@_compiled
+def _place(words, low, values, row):
+  """Puts each value at the rank in the low bits of its word."""
+  for i in range(words.shape[0]):
+    for a in range(words.shape[1]):
+      row[words[i, a] & low] = values[i, a]
+
+
+@_compiled
+def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
+  """Sets `[B, 2]` sums of areas between all pairs of values, and between those of a subgroup."""
+  longest = max(sizes)
+  equal = longest == min(sizes)
+  for b in range(len(labels)):
+    own, every, within, area, area_inside = labels[b], 0, 0, 0.0, 0.0
+    count = np.zeros(sizes.size, np.int32)
+    above = np.zeros(longest, np.int32)  # values with more than so many scores
+    above_inside = np.zeros((inside.size, longest), np.int32)
+    reached = np.zeros(sizes.size, np.int64)  # parts of the unit
+    for k in range(scores.size - 1):
+      a = own[k]
+      g, c = groups[a], count[a]
+      count[a] = c + 1
+      if equal:
+        every += sizes.size - 1 - 2 * above[c]
+        above[c] += 1
+        if inside[g] > 1:
+          within += inside[g] - 1 - 2 * above_inside[g, c]
+          above_inside[g, c] += 1
+      else:
+        before, after = reached[a], (c + 1) * unit // sizes[a]
+        for other in range(sizes.size):
+          more = abs(after - reached[other]) - abs(before - reached[other])
+          every += more
+          within += more * (groups[other] == g)
+        every -= after - before
+        within -= after - before
+        reached[a] = after
+      gap = scores[k + 1] - scores[k]
+      area += gap * every
+      area_inside += gap * within
+    areas[b, 0], areas[b, 1] = area, area_inside
 
 
 _PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
-_BYTES = 128 << 20  # of running sums at once
-_ROWS = 128  # scores whose differences stay in the processor's cache
+_BYTES = 128 << 20  # of random words at once
 _MARGIN = 7.0  # k above
 LEAST_BOUND = math.exp(-_MARGIN ** 2 / 2)  # 2.3e-11, what the bound is above
 
@@ -401,10 +374,10 @@ def measure_pairs(
   with Progress('pairs of values', templates, unit='templates', log=log) as progress:
     for m, row in enumerate(samples.scores):
       rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
-      null = (_coupled_null if coupled else _free_null)(row, permutations, rng)
+      distance, null = _pair_nulls(row, permutations, rng, coupled=coupled)
+      distances.append(distance)
       variances.append((_coupled_variance if coupled else _free_variance)(row))
-      distances.append(_distances(row))
-      columns.append(_summary(distances[m], null, variances[m]))
+      columns.append(_summary(distance, null, variances[m]))
       total = total + null
       progress.add()
   mean = np.mean(distances, axis=0)
@@ -412,12 +385,6 @@ def measure_pairs(
     cells=Table.summarised(np.stack(distances), *(np.stack(c) for c in zip(*columns, strict=True))),
     pairs=Table.summarised(
       mean, *_summary(mean, total / templates, np.sum(variances, axis=0) / templates ** 2)))
-
-
-def _distances(row: tuple[np.ndarray, ...]) -> np.ndarray:
-  """`[P]` distances of one template."""
-  grid, codes = np.unique(np.concatenate(row), return_inverse=True)
-  return pairwise_wasserstein_1(codes, np.array([x.size for x in row]), grid)
 
 
 def _summary(
@@ -449,8 +416,9 @@ def tail_distance(level: float, variance: float, permutations: int) -> float:
 
 def _coupled_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
   """`[P]` v of coupled samples."""
-  from scipy.spatial.distance import pdist
-  return pdist(np.stack(row), 'sqeuclidean') / row[0].size ** 2
+  x = np.stack(row)
+  return np.concatenate([np.square(x[a + 1:] - x[a]).sum(axis=1) for a in range(len(x))]
+                        ) / x.shape[1] ** 2
 
 
 def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -464,120 +432,76 @@ def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
     4 * n * m * (n + m - 0.5) * (1 - 0.5 / np.maximum(n, m)))
 
 
-def _coupled_null(
-  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator
-) -> np.ndarray:
-  """`[P, R]` distances of one template after exchanges within sample numbers."""
-  values, n = len(row), row[0].size
-  grid, codes = np.unique(np.stack(row), return_inverse=True)
-  # Codes of 16 bits sort by counting.
-  codes = codes.reshape(values, n).astype(np.uint16 if grid.size <= 1 << 16 else np.int32)
-  order = np.argsort(codes, axis=1, kind='stable')
-  ascending = np.take_along_axis(codes, order, axis=1)
-  # With few distinct scores all pairs share them as points, otherwise each has its own.
-  shared = grid.size - 1 <= 2 * n
-  signs = rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1
-  kind = np.int16 if n < 1 << 15 else np.int32
-  null = np.empty((values * (values - 1) // 2, permutations))
-  width = max(1, min(permutations, _BYTES // (values * (n + 1) * np.dtype(kind).itemsize)))
-  for start in range(0, permutations, width):
-    part = np.ascontiguousarray(signs[:, start:start + width], kind)
-
-    def running_sums(a, part=part):
-      sums = np.zeros((n + 1, part.shape[1]), kind)
-      for k, i in enumerate(order[a]):
-        np.add(sums[k], part[i], out=sums[k + 1])
-      below = np.searchsorted(ascending[a], np.arange(grid.size - 1), side='right')
-      return sums[below] if shared else sums
-
-    sums = [running_sums(a) for a in range(values)]  # too small for threads
-
-    def pairs_of(a, start=start, sums=sums):
-      first = a * values - a * (a + 1) // 2 - a - 1
-      area = _Area(sums[a].shape[1], kind)
-      for b in range(a + 1, values):
-        at, points = (None, None), grid
-        if not shared:
-          both = np.concatenate([ascending[a], ascending[b]])
-          merged = both.argsort(kind='stable')
-          both = both[merged]
-          last = np.flatnonzero(both[1:] != both[:-1])  # of each score but the largest
-          first_below = np.cumsum(merged < n)[last]
-          at, points = (first_below, last + 1 - first_below), grid[both[np.append(last, 2 * n - 1)]]
-        null[first + b, start:start + width] = area.between(
-          sums[a], sums[b], *at, np.diff(points) / n)
-
-    if n * permutations >= 500_000:
-      in_threads(pairs_of, range(values - 1))
-    else:  # threads would wait for the interpreter's lock
-      for a in range(values - 1):
-        pairs_of(a)
-  return null
-
-
-class _Area:
-  """Areas between running sums; keeps its arrays, since fresh memory costs more than the sums."""
-
-  def __init__(self, permutations: int, kind: type):
-    """Makes the arrays for sums `[n + 1, R]` of some integer kind."""
-    self._own, self._other = np.empty((2, _ROWS, permutations), kind)
-    self._float = np.empty((_ROWS, permutations))
-
-  def between(
-    self, sums: np.ndarray, other: np.ndarray, at: np.ndarray | None, other_at: np.ndarray | None,
-    gaps: np.ndarray,
-  ) -> np.ndarray:
-    """`[R]` areas, from the rows of each gap; all rows in turn where `at` is None."""
-    result = np.zeros(sums.shape[1])
-    for start in range(0, gaps.size, _ROWS):
-      part = gaps[start:start + _ROWS]
-      own, others, floats = (x[:part.size] for x in (self._own, self._other, self._float))
-      if at is None:
-        np.subtract(sums[start:start + part.size], other[start:start + part.size], out=own)
-      else:
-        # Clipping changes no index; it spares NumPy a copy of the result.
-        sums.take(at[start:start + _ROWS], axis=0, out=own, mode='clip')
-        other.take(other_at[start:start + _ROWS], axis=0, out=others, mode='clip')
-        np.subtract(own, others, out=own)
-      np.abs(own, out=own)
-      floats[...] = own
-      result += part @ floats
-    return result
-
-
-def _free_null(
-  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator
-) -> np.ndarray:
-  """`[P, R]` distances of one template after exchanges over all samples of a pair."""
-  first, second = np.triu_indices(len(row), 1)
+def _pair_nulls(
+  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator, *, coupled: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """`[P]` distances of one template, and `[P, R]` after exchanges between the two of a pair."""
   sizes = np.array([x.size for x in row])
-  null = np.empty((first.size, permutations))
-  combinations, which = np.unique(
+  ends = np.concatenate([[0], sizes.cumsum()])
+  order = np.concatenate([x.argsort(kind='stable') for x in row])
+  scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
+  first, second = np.triu_indices(len(row), 1)
+  distance, null = np.empty(first.size), np.zeros((first.size, permutations))
+  kinds, which = np.unique(
     np.sort(np.stack([sizes[first], sizes[second]], axis=1)), axis=0, return_inverse=True)
-  for c, (n, m) in enumerate(combinations):
-    members = np.flatnonzero(which.reshape(-1) == c)
-    width = max(1, min(permutations, _BYTES // (24 * (n + m))))
-    for start in range(0, permutations, width):
-      walks = _walks(int(n), int(m), min(width, permutations - start), rng)
-      chunk = max(1, _BYTES // (24 * (n + m)))
-      for begin in range(0, members.size, chunk):
-        part = members[begin:begin + chunk]
-        gaps = np.stack([np.diff(np.sort(np.concatenate([row[first[p]], row[second[p]]])))
-                         for p in part])
-        # The last digits of a product of floats may depend on the number of cores. The sums of the
-        # high digits are exact, and the rest is too small to change what is rounded.
-        unit = math.ldexp(1.0, math.frexp(n * m * gaps.sum(axis=1).max())[1] - 52)
-        high = np.round(gaps / unit) * unit
-        null[part, start:start + width] = (
-          high @ walks.T + (gaps - high) @ walks.T) / (n * m)
-  return null
+  for k, (n, m) in enumerate(kinds.tolist()):
+    draws = (rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1 if coupled else
+             _labels(n, m, permutations, rng))
+    pairs = np.flatnonzero(which.reshape(-1) == k)
+    in_threads(
+      functools.partial(
+        _pair_areas, first, second, ends, order, scores, draws, coupled, distance, null),
+      np.array_split(pairs, min(pairs.size, 8 * cores())))
+  return distance, null
 
 
-def _walks(n: int, m: int, count: int, rng: np.random.Generator) -> np.ndarray:
-  """`[count, n + m - 1]` differences of distribution functions under random labels, times n m."""
-  words = rng.integers(0, 1 << 64, (count, n + m), dtype=np.uint64)
-  words &= ~np.uint64(1)
-  words[:, :n] |= np.uint64(1)  # the label
-  words.sort(axis=1)
-  below = np.cumsum((words & np.uint64(1)).astype(np.int64), axis=1)[:, :-1]
-  return np.abs(below * (n + m) - np.arange(1, n + m) * n).astype(np.float64)
+def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.ndarray:
+  """`[n + m, R]` which of the scores of two samples, ascending, go to the first one (of n): 1."""
+  labels = np.empty((n + m, permutations), np.int8)
+  width = max(1, _BYTES // (8 * (n + m)))
+  for start in range(0, permutations, width):
+    part = labels[:, start:start + width]
+    words = rng.integers(0, 1 << 64, part.T.shape, dtype=np.uint64)
+    words &= ~np.uint64(1)
+    words[:, :n] |= np.uint64(1)
+    words.sort(axis=1)
+    part[...] = (words & np.uint64(1)).T
+  return labels
+
+
+@_compiled
+def _pair_areas(first, second, ends, order, scores, draws, coupled, distance, null, pairs):
+  """Sets the distances of some pairs, and adds those after exchanges to the zeros of `null`.
+
+  `draws` are signs `[n, R]` of the samples where they are coupled, otherwise labels `[n + m, R]`.
+  """
+  for pair in pairs:
+    i, last_i = ends[first[pair]], ends[first[pair] + 1]
+    j, last_j = ends[second[pair]], ends[second[pair] + 1]
+    n, m = last_i - i, last_j - j
+    rank, at, observed, area, areas = 0, min(scores[i], scores[j]), 0, 0.0, null[pair]
+    count = np.zeros(areas.size, np.int32)
+    while rank < n + m:
+      is_first = j == last_j or (i < last_i and scores[i] <= scores[j])
+      place = i if is_first else j
+      gap = scores[place] - at
+      at = scores[place]
+      area += gap * abs(observed)
+      if coupled:
+        draw, sign = draws[order[place]], 1 if is_first else -1
+        for r in range(count.size):
+          areas[r] += gap * abs(count[r])
+          count[r] += sign * draw[r]
+      else:
+        draw, expected = draws[rank], rank * (min(n, m) / (n + m))
+        for r in range(count.size):
+          areas[r] += gap * abs(count[r] - expected)
+          count[r] += draw[r]
+      if is_first:
+        i, observed = i + 1, observed + m
+      else:
+        j, observed = j + 1, observed - n
+      rank += 1
+    distance[pair] = area / (n * m)
+    for r in range(count.size):
+      areas[r] *= (1.0 if coupled else (n + m) / m) / n

@@ -8,6 +8,8 @@ a network. What else the benchmarks import is small; where there is no network, 
 
   pip install --no-deps --target=SITE msgspec ml-collections jaxtyping wadler-lindig safetensors
 
+`measure`, which uses the CPU alone, needs numba and llvmlite (200 MB) too.
+
 Each benchmark is a process of its own, which prints its seconds as it goes and leaves
 FOLDER/NAME.json. It has at most half of the time that is left (the last one all), so that one that
 hangs leaves time for the others. Exit code 1: a benchmark failed or had no time; its name is

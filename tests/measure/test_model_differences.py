@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from fairjax.measure.estimates import wasserstein_1
 from fairjax.measure.human.ratings import model_differences
-from fairjax.measure.wasserstein import wasserstein_1
 
 VALUES = ('designer', 'accountant')
 LEVELS = np.array([0, 0.25, 0.5, 0.75, 1])

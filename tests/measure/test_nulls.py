@@ -6,31 +6,19 @@ import os
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 import scipy.stats
 from score_arrays import from_arrays
 
-from fairjax.measure.estimates import Table, percentile_95
+from fairjax.measure import nulls
 from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
-from fairjax.measure.wasserstein import PoolDistance
 from tests.benchmarks.nulls import KINDS, TESTS, rejections
 
 
 def w1(x, y):
   return scipy.stats.wasserstein_distance(x, y)
-
-
-@pytest.mark.parametrize('size', [1, 7, 40])
-def test_pool_distance_with_few_and_many_scores(size):
-  rng = np.random.default_rng(size)
-  for distinct in (1, 3, 30, 500):
-    pool = rng.integers(0, distinct, 120) / 7
-    grid, counts = np.unique(pool, return_counts=True)
-    found = PoolDistance(grid, counts)
-    codes = np.sort(rng.integers(0, grid.size, (5, size)))
-    assert found.distances(codes) == pytest.approx([w1(grid[c], pool) for c in codes], abs=1e-12)
-    assert found.distances(np.repeat(np.arange(grid.size), counts)[None])[0] == 0.0
 
 
 # The four kinds of scores: without ties, as of VADER, three classes, two classes.
@@ -47,7 +35,8 @@ def random_words(shape, *stream):
 
 @pytest.mark.parametrize('kind', SCORES)
 @pytest.mark.parametrize(('sizes', 'coupled'), [
-  ((9, 9, 9, 9), True), ((9, 9, 9, 9), False), ((9, 4, 6, 9), False)])
+  ((9, 9, 9, 9), True), ((9, 9, 9, 9), False), ((9, 4, 6, 9), False), ((4, 8, 8, 2), False),
+  ((1031, 1033, 1039, 1049), False)])  # whose least common multiple is above 2 ** 40
 def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
   # Sorting the words of a sample number, or of a template, gives the new places of its scores.
   rng = np.random.default_rng(20)
@@ -157,34 +146,6 @@ def test_the_bound_never_replaces_a_counted_p_value():
   assert np.abs(counted - counted.round()).max() < 1e-9 or (counted < 1).any()
 
 
-@pytest.mark.parametrize('permutations', [19, 30, 99])
-def test_exceeding_the_floor_is_a_p_value_of_at_most_five_percent(permutations):
-  rng = np.random.default_rng(permutations)
-  null = rng.integers(0, 40, (500, permutations)) / 40  # many ties
-  table = Table.of(rng.integers(30, 42, 500) / 40, null)
-  assert (table.within_floor == (table.p_value > 0.05 + 1e-12)).all()
-  assert 0.1 < table.within_floor.mean() < 0.9  # both occur
-
-
-def test_table_columns_and_percentile():
-  rng = np.random.default_rng(7)
-  null = rng.random((2, 3, 199))
-  table = Table.of(np.array([[0.2, 0.5, 1.5], [0.9, 0.96, 0.1]]), null)
-  assert table.p_value[0, 2] == 1 / 200 and table.p_holm[0, 2] == pytest.approx(6 / 200)
-  assert table.corrected[1, 2] == 0.0
-  assert percentile_95(null)[1, 1] == np.sort(null[1, 1])[189]
-  assert set(table.to_dict()) == {'distance', 'null_mean', 'null_p95', 'p_value', 'mid_p_value',
-                                  'p_holm', 'corrected', 'within_floor'}
-  np.testing.assert_allclose(table.p_value - table.mid_p_value, 0.5 / 200, rtol=1e-12)  # no ties
-
-
-def test_the_mid_p_value_is_half_of_the_ties_less():
-  null = np.array([[0.1] * 5 + [0.2] * 10 + [0.3] * 4])
-  table = Table.of(np.array([0.2]), null)
-  assert table.p_value[0] == 15 / 20
-  assert table.mid_p_value[0] == pytest.approx((4 + (10 + 1) / 2) / 20)
-
-
 @pytest.mark.parametrize(('kind', 'coupled'), [
   pytest.param(kind, coupled, marks=() if (kind, coupled) in (
     ('continuous', False), ('tied', True)) else pytest.mark.weekly)
@@ -201,6 +162,23 @@ def test_simulated_nulls_reject_five_percent(kind, coupled, monkeypatch):
   least = 0.02 if kind == 'continuous' else 0.008
   assert np.mean([found[t] for t in three]) >= least, found
   assert np.mean([found[f'{t}, mid'] for t in three]) >= 0.02, found
+
+
+def test_compiled_functions_need_no_folder_to_be_kept_in(monkeypatch):
+  kept = []
+
+  def njit(function, *, cache=False, nogil):
+    kept.append(cache)
+    if cache:
+      raise RuntimeError('cannot cache function: no locator available')
+    return function
+
+  monkeypatch.setattr(numba, 'njit', njit)
+  found = []
+  add = nulls._compiled(lambda x, y: found.append(x + y))
+  add(1, 2)
+  add(3, 4)
+  assert found == [3, 7] and kept == [True, False]
 
 
 _DIGITS = '''

@@ -21,6 +21,7 @@ from score_arrays import from_arrays
 from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
 from fairjax.generate import read_records
+from fairjax.measure.estimates import wasserstein_1
 from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.ratings import (
   cohen_kappa,
@@ -30,7 +31,6 @@ from fairjax.measure.human.ratings import (
 )
 from fairjax.measure.human.sheets import ExportOptions, Pair, export_sheets
 from fairjax.measure.scorers.base import RecordedScorer
-from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.pretrained import SentenceEncoder
 from fairjax.report.sections import human_section, read_human
 

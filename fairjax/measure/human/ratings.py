@@ -13,13 +13,12 @@ from fairjax.errors import UserError
 from fairjax.inputs import open_input
 from fairjax.measure.columns import scored_text
 from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
-from fairjax.measure.estimates import SampleScores
+from fairjax.measure.estimates import SampleScores, wasserstein_1
 from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
 from fairjax.measure.scorers.cache import score_texts
 from fairjax.measure.similarity import Encoder, own_cosines
-from fairjax.measure.wasserstein import wasserstein_1
 from fairjax.tables import Table
 
 KIND, SCHEMA = 'fairjax human evaluation', 1

@@ -199,8 +199,7 @@ class RecordedScorer:
       if key not in given:
         raise UserError(f"{place}: no score '{key}'; the record has {', '.join(sorted(given))}")
       value = given[key]
-      number = isinstance(value, int | float) and not isinstance(value, bool)
-      if not number or not 0 <= value <= 1:  # NaN is not
+      if type(value) not in (float, int) or not 0 <= value <= 1:  # NaN is not
         raise UserError(f"{place}: score '{key}' is {value!r}, not a number in [0, 1] (scores from "
                         '-1 to 1: use (s + 1) / 2)')
       values[i] = value
