@@ -1,7 +1,8 @@
 """Main effects and interaction of two crossed attributes, from whole score distributions.
 
 Letters: M templates, A and B values of the two attributes, N combinations with records (A B, or a
-fraction), n samples of a prefix, S scores of a template, U thresholds, R permutations.
+fraction), n samples of a prefix, S scores of a template, R permutations, L numbers of which an
+effect is the mean.
 
 The shares of scores up to a threshold, F_ab(s) = mu(s) + alpha_a(s) + beta_b(s) + gamma_ab(s), are
 fitted by least squares at every s. A main effect is the mean over pairs of values of the area
@@ -26,12 +27,10 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute, incidence, separable
 from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, holm, summarise
 from fairjax.measure.fairness import JACKKNIFE_GROUPS
-from fairjax.measure.nulls import in_threads
+from fairjax.measure.nulls import in_threads, step_areas
 
 _PURPOSE = 0x41  # separates these random streams from others of the same seed
-_BATCH = 1 << 20  # shares at once; changing these numbers changes the random draws
-_BLOCK = 50  # permutations of one random stream
-_LEVELS = 2049  # more distinct scores are rounded to so many, which moves W1 by 0.0005 at most
+_BLOCK = 50  # permutations of one random stream; changing it changes the random draws
 INTERACTION = 'interaction'
 
 
@@ -45,15 +44,14 @@ def measure_crossed(
   names = [factor.name for factor in attribute.crossed]
   low, high = samples.samples_per_prefix
   errors: Any = [None] * 3
-  effects = []  # name, what it averages over, how many of these
-  for k, name in enumerate(names):
-    count = len({levels[k] for levels in attribute.levels})
-    effects.append((name, f'pairs of {name}', count * (count - 1) // 2))
+  levels = np.array(attribute.levels)
+  contrasts = _contrasts(levels)
+  effects = [(name, f'pairs of {name}') for name in names]  # and what it averages over
   if low >= JACKKNIFE_GROUPS:
-    effects.append((INTERACTION, 'combinations', len(attribute.levels)))
-    errors = _jackknife(samples, attribute.levels)
-  templates = [_Template(row, attribute.levels, samples.coupled) for row in samples.scores]
-  observed = np.mean([t.effects()[:len(effects), 0] for t in templates], axis=0)
+    effects.append((INTERACTION, 'combinations'))
+    errors = _jackknife(samples, levels, contrasts)
+  templates = [_Template(row, levels, contrasts, samples.coupled) for row in samples.scores]
+  observed = np.mean([[t.effect(k)[0] for k in range(len(effects))] for t in templates], axis=0)
 
   def block(work):
     effect, start = work
@@ -69,16 +67,16 @@ def measure_crossed(
     what='effects of crossed attributes', unit='blocks', log=log)
   summaries = summarise(observed, np.concatenate(blocks).reshape(len(effects), permutations))
   corrected, found = holm(summaries[2]), {}
-  for k, (name, group, count) in enumerate(effects):
+  for k, (name, group) in enumerate(effects):
     mean, p95, p_value, mid_p_value = (float(column[k]) for column in summaries)
     found[name] = Estimate(
-      value=float(observed[k]), group=group, count=count, n_min=low, n_max=high, null_mean=mean,
-      null_p95=p95, p_value=p_value, mid_p_value=mid_p_value, std_error=errors[k],
+      value=float(observed[k]), group=group, count=len(contrasts[k]), n_min=low, n_max=high,
+      null_mean=mean, null_p95=p95, p_value=p_value, mid_p_value=mid_p_value, std_error=errors[k],
       definition='main effect' if name in names else INTERACTION, coupled=samples.coupled,
       permutations=permutations).to_dict() | {'p_holm': float(corrected[k])}
   return {
     'main_effects': {name: found[name] for name in names}, INTERACTION: found.get(INTERACTION),
-    'combinations': len(attribute.levels), 'combinations_in_all': int(np.prod(
+    'combinations': len(levels), 'combinations_in_all': int(np.prod(
       [len(factor.values) for factor in attribute.crossed])),
     'sentence': crossed_sentence(found, names)}
 
@@ -106,77 +104,71 @@ def crossed_sentence(found: dict[str, Any], names: Sequence[str]) -> str:
 class _Template:
   """The scores of one template, combination after combination."""
 
-  def __init__(self, row: Sequence[np.ndarray], levels: Sequence[tuple[int, int]], coupled: bool):
+  def __init__(self, row: Sequence[np.ndarray], levels: np.ndarray, contrasts: list[np.ndarray],
+               coupled: bool = False):
     scores, self._sizes = np.concatenate(row), np.array([x.size for x in row])
-    grid, codes = np.unique(scores, return_inverse=True)
-    if grid.size > _LEVELS:
-      grid, codes = np.unique(np.rint(scores * (_LEVELS - 1)), return_inverse=True)
-      grid /= _LEVELS - 1
-    self._codes, self._gaps = codes.reshape(-1), np.diff(grid)
+    self._order = scores.argsort(kind='stable')
+    self._scores = scores[self._order]
     self._combination = np.repeat(np.arange(self._sizes.size), self._sizes)
-    self._coupled, self._levels = coupled, np.array(levels)
-    self._incidence = incidence(levels)
-    self._solve = np.linalg.pinv(self._incidence)  # [A + B, N]
-    self._first = np.unique(self._levels[:, 0]).size
-    self._batch = max(1, _BATCH // (self._sizes.size * grid.size))
+    self._coupled, self._levels = coupled, levels
+    # [N, L] each: what a score of a combination adds to the effect.
+    self._steps = [part.T / self._sizes[:, None] for part in contrasts]
 
-  def effects(self, codes: np.ndarray | None = None, weights: np.ndarray | None = None
-              ) -> np.ndarray:
-    """`[3, K]` both main effects and the interaction of codes, or of weighted scores, `[K, S]`."""
-    codes = self._codes[None] if codes is None else codes
-    count = len(codes if weights is None else weights)
-    shape = (count, self._sizes.size, self._gaps.size + 1)
-    cells = self._combination * shape[2] + codes + np.arange(count)[:, None] * shape[1] * shape[2]
-    sums = np.bincount(cells.reshape(-1), None if weights is None else weights.reshape(-1),
-                       minlength=np.prod(shape)).reshape(shape)
-    shares = np.cumsum(sums, axis=2)[:, :, :-1] / self._sizes[:, None]
-    fitted = self._solve @ shares
-    rest = np.abs(shares - self._incidence @ fitted).mean(axis=1)
-    return np.stack([_pair_mean(fitted[:, :self._first]), _pair_mean(fitted[:, self._first:]),
-                     rest]) @ self._gaps
+  def effect(self, effect: int, labels: np.ndarray | None = None,
+             steps: np.ndarray | None = None) -> np.ndarray:
+    """`[K]` effects of scores with the labels `[K, S]` (rows of `steps`)."""
+    labels = self._combination[None] if labels is None else labels
+    steps = self._steps[effect] if steps is None else steps
+    areas = np.zeros((len(labels), steps.shape[1]))
+    step_areas(labels, self._order, self._scores, np.arange(len(steps)), steps, areas)
+    return areas.mean(axis=1)
 
   def null(self, rng: np.random.Generator, effect: int, count: int) -> np.ndarray:
     """`[count]` numbers that chance alone gives for an effect."""
-    draw = (lambda k: self.effects(weights=self._halves(rng, k))) if effect == 2 else (
-      lambda k: self.effects(self._permuted(rng, 1 - effect, k)))
-    return np.concatenate([draw(min(self._batch, count - start))[effect]
-                           for start in range(0, count, self._batch)])
+    if effect < 2:
+      return self.effect(effect, self._permuted(rng, 1 - effect, count))
+    return self.effect(effect, *self._halves(rng, count))
 
   def _permuted(self, rng: np.random.Generator, fixed: int, count: int) -> np.ndarray:
-    """`[count, S]` codes that changed places among combinations with the same value of `fixed`."""
-    result = np.repeat(self._codes[None], count, axis=0)
+    """`[count, S]` labels that changed places among those with the same value of `fixed`."""
+    labels = np.repeat(self._combination[None], count, axis=0)
     for level in np.unique(self._levels[:, fixed]):
       places: np.ndarray = np.flatnonzero(self._levels[self._combination, fixed] == level)
       if self._coupled:
         places = places.reshape(-1, self._sizes[0])
-      result[:, places] = rng.permuted(result[:, places], axis=1)
-    return result
+      labels[:, places] = rng.permuted(labels[:, places], axis=1)
+    return labels
 
-  def _halves(self, rng: np.random.Generator, count: int) -> np.ndarray:
-    """`[count, S]` weights, +1 for one half of a prefix and -1 for the other."""
+  def _halves(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """`[count, S]` labels, N apart for the halves of a prefix, and the steps `[2 N, L]` of both."""
     def halves(n):
-      weights = np.where(np.arange(n) < n // 2, -1.0, 1.0)
-      weights -= weights.mean()
-      return rng.permuted(np.repeat(weights[None], count, axis=0), axis=1) * np.sqrt(
-        n / max(1, weights @ weights))
+      return rng.permuted(np.repeat((np.arange(n) < n // 2)[None], count, axis=0), axis=1)
 
-    if self._coupled:
-      return np.tile(halves(self._sizes[0]), self._sizes.size)
-    return np.concatenate([halves(n) for n in self._sizes], axis=1)
-
-
-def _pair_mean(effects: np.ndarray) -> np.ndarray:
-  """Mean absolute difference over all pairs along axis 1 of `[K, A, U]`."""
-  count = effects.shape[1]
-  factors = 2 * np.arange(count) - count + 1  # of the sorted numbers in the sum over pairs
-  return np.tensordot(np.sort(effects, axis=1), factors, (1, 0)) / (count * (count - 1) // 2)
+    first = (np.tile(halves(self._sizes[0]), self._sizes.size) if self._coupled else
+             np.concatenate([halves(n) for n in self._sizes], axis=1))
+    # Of -1 and +1, less their mean, with the sum of squares n.
+    n = self._sizes[:, None]
+    mean = (n % 2) / n
+    steps = self._steps[2] / np.sqrt(1 - mean ** 2)
+    return (self._combination + self._sizes.size * first,
+            np.concatenate([(1 - mean) * steps, (-1 - mean) * steps]))
 
 
-def _jackknife(samples: SampleScores, levels: Sequence[tuple[int, int]]) -> list[float]:
+def _contrasts(levels: np.ndarray) -> list[np.ndarray]:
+  """`[L, N]` each: the pairs of both main effects, and the interaction, of shares `[N]`."""
+  table = incidence(levels.tolist())
+  solve = np.linalg.pinv(table)  # [A + B, N]
+  first = np.unique(levels[:, 0]).size
+  pairs = [part[a] - part[b] for part in (solve[:first], solve[first:])
+           for a, b in [np.triu_indices(len(part), 1)]]
+  return [*pairs, np.eye(len(levels)) - table @ solve]
+
+
+def _jackknife(samples: SampleScores, *design: Any) -> list[float]:
   """Standard errors of the three, from leaving out each of 20 groups of samples."""
   def without(group):
-    return np.mean([t.effects()[:, 0] for t in (
-      _Template([x[np.arange(x.size) % JACKKNIFE_GROUPS != group] for x in row], levels, False)
+    return np.mean([[t.effect(k)[0] for k in range(3)] for t in (
+      _Template([x[np.arange(x.size) % JACKKNIFE_GROUPS != group] for x in row], *design)
       for row in samples.scores)], axis=0)
 
   values = np.array(in_threads(without, range(JACKKNIFE_GROUPS)))

@@ -229,16 +229,20 @@ class _Pool:
     areas = np.zeros((len(labels[0]), self.sizes.size))
     # What a score of each subgroup adds to each difference, times both sizes: whole numbers.
     steps = self.order.size * np.eye(self.sizes.size) - self.sizes
-    _pool_areas(np.concatenate([labels[m] for m in self.chosen], axis=1), self.order, self.scores,
+    step_areas(np.concatenate([labels[m] for m in self.chosen], axis=1), self.order, self.scores,
                 self.groups, steps, areas)
     return (areas / (self.sizes * self.order.size)).T
 
 
 @_compiled
-def _pool_areas(labels, order, scores, groups, steps, areas):
-  """Adds to `[B, G]` the areas between each subgroup and the whole."""
+def step_areas(labels, order, scores, groups, steps, areas):
+  """Adds to `[B, L]` the areas below the absolute values of L step functions of a threshold.
+
+  `order` `[N]` are the places in `labels` `[B, N]` of the `scores`, ascending. A score of a label
+  is a step of `steps[groups[label]]` `[L]`.
+  """
   for b in range(len(labels)):
-    own, area, apart = labels[b], areas[b], np.zeros(len(steps))
+    own, area, apart = labels[b], areas[b], np.zeros(steps.shape[1])
     for k in range(order.size - 1):
       step, gap = steps[groups[own[order[k]]]], scores[k + 1] - scores[k]
       for g in range(apart.size):
@@ -351,7 +355,7 @@ def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
 
 
 _PAIR_PURPOSE = 0x2F  # separates these random streams from others of the same seed
-_BYTES = 128 << 20  # of random words at once
+_TOGETHER = 1 << 22  # distances of permuted pairs, or random words, at once
 _MARGIN = 7.0  # k above
 LEAST_BOUND = math.exp(-_MARGIN ** 2 / 2)  # 2.3e-11, what the bound is above
 
@@ -370,21 +374,28 @@ def measure_pairs(
 ) -> PairTests:
   """Distances, floors and p-values of all pairs of values."""
   coupled, templates = samples.coupled, len(samples.templates)
-  total, columns, distances, variances = np.zeros(()), [], [], []
-  with Progress('pairs of values', templates, unit='templates', log=log) as progress:
-    for m, row in enumerate(samples.scores):
-      rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
-      distance, null = _pair_nulls(row, permutations, rng, coupled=coupled)
-      distances.append(distance)
-      variances.append((_coupled_variance if coupled else _free_variance)(row))
-      columns.append(_summary(distance, null, variances[m]))
-      total = total + null
-      progress.add()
-  mean = np.mean(distances, axis=0)
-  return PairTests(
-    cells=Table.summarised(np.stack(distances), *(np.stack(c) for c in zip(*columns, strict=True))),
-    pairs=Table.summarised(
-      mean, *_summary(mean, total / templates, np.sum(variances, axis=0) / templates ** 2)))
+  variances = np.stack([(_coupled_variance if coupled else _free_variance)(row)
+                        for row in samples.scores])
+  count = variances.shape[1]
+  together = max(1, _TOGETHER // permutations)
+  parts = [np.arange(i, min(i + together, count)) for i in range(0, count, together)]
+  cells, pairs = [], []  # columns of each part
+  with Progress('pairs of values', len(parts) * templates, unit='templates', log=log) as progress:
+    for part in parts:
+      total, found = np.zeros(()), []
+      for m, row in enumerate(samples.scores):
+        rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
+        distance, null = _pair_nulls(row, part, permutations, rng, coupled=coupled)
+        found.append((distance, *_summary(distance, null, variances[m, part])))
+        total = total + null
+        progress.add()
+      cells.append([np.stack(column) for column in zip(*found, strict=True)])
+      mean = cells[-1][0].mean(axis=0)
+      pairs.append((mean, *_summary(
+        mean, total / templates, variances[:, part].sum(axis=0) / templates ** 2)))
+  return PairTests(*(
+    Table.summarised(*(np.concatenate(column, axis=-1) for column in zip(*columns, strict=True)))
+    for columns in (cells, pairs)))
 
 
 def _summary(
@@ -433,32 +444,33 @@ def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
 
 
 def _pair_nulls(
-  row: tuple[np.ndarray, ...], permutations: int, rng: np.random.Generator, *, coupled: bool
+  row: tuple[np.ndarray, ...], pairs: np.ndarray, permutations: int, rng: np.random.Generator, *,
+  coupled: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """`[P]` distances of one template, and `[P, R]` after exchanges between the two of a pair."""
+  """`[p]` distances of some pairs of one template, `[p, R]` after exchanges between the two."""
   sizes = np.array([x.size for x in row])
   ends = np.concatenate([[0], sizes.cumsum()])
   order = np.concatenate([x.argsort(kind='stable') for x in row])
   scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
   first, second = np.triu_indices(len(row), 1)
-  distance, null = np.empty(first.size), np.zeros((first.size, permutations))
+  distance, null = np.empty(pairs.size), np.zeros((pairs.size, permutations))
   kinds, which = np.unique(
     np.sort(np.stack([sizes[first], sizes[second]], axis=1)), axis=0, return_inverse=True)
   for k, (n, m) in enumerate(kinds.tolist()):
     draws = (rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1 if coupled else
              _labels(n, m, permutations, rng))
-    pairs = np.flatnonzero(which.reshape(-1) == k)
+    mine = np.flatnonzero(which.reshape(-1)[pairs] == k)
     in_threads(
-      functools.partial(
-        _pair_areas, first, second, ends, order, scores, draws, coupled, distance, null),
-      np.array_split(pairs, min(pairs.size, 8 * cores())))
+      functools.partial(_pair_areas, first[pairs], second[pairs], ends, order, scores, draws,
+                        coupled, distance, null),
+      np.array_split(mine, 8 * cores()))
   return distance, null
 
 
 def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.ndarray:
   """`[n + m, R]` which of the scores of two samples, ascending, go to the first one (of n): 1."""
   labels = np.empty((n + m, permutations), np.int8)
-  width = max(1, _BYTES // (8 * (n + m)))
+  width = max(1, _TOGETHER // (n + m))
   for start in range(0, permutations, width):
     part = labels[:, start:start + width]
     words = rng.integers(0, 1 << 64, part.T.shape, dtype=np.uint64)

@@ -119,6 +119,19 @@ def test_random_partitions_of_free_pairs_equal_scipy(kind):
 
 
 @pytest.mark.parametrize('coupled', [True, False])
+def test_pairs_that_memory_does_not_hold_at_once_are_taken_in_parts(coupled, monkeypatch):
+  rng = np.random.default_rng(24)
+  sizes = [7] * 5 if coupled else [7, 4, 9, 4, 7]
+  samples = from_arrays([[rng.random(n) for n in sizes] for _ in range(2)], coupled=coupled)
+  whole = measure_pairs(samples, permutations=30)
+  monkeypatch.setattr(nulls, '_TOGETHER', 3 * 30)  # three of ten pairs
+  parts = measure_pairs(samples, permutations=30)
+  for name in ('cells', 'pairs'):
+    for column, expected in vars(getattr(whole, name)).items():
+      np.testing.assert_array_equal(getattr(getattr(parts, name), column), expected)
+
+
+@pytest.mark.parametrize('coupled', [True, False])
 def test_the_tail_bound_is_above_the_exact_p_value(coupled):
   # Binary scores: the distance is |difference of shares|, whose tail is binomial or hypergeometric.
   n, found = 200, []
