@@ -111,8 +111,8 @@ class _Template:
     self._scores = scores[self._order]
     self._combination = np.repeat(np.arange(self._sizes.size), self._sizes)
     self._coupled, self._levels = coupled, levels
-    # [N, L] each: what a score of a combination adds to the effect.
-    self._steps = [part.T / self._sizes[:, None] for part in contrasts]
+    # [N, L] each, row after row: what a score of a combination adds to the effect.
+    self._steps = [np.ascontiguousarray((part / self._sizes).T) for part in contrasts]
 
   def effect(self, effect: int, labels: np.ndarray | None = None,
              steps: np.ndarray | None = None) -> np.ndarray:
