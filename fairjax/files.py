@@ -448,8 +448,8 @@ class FolderLock:
 # Versions of what decides results: every report, config.json and `fairjax doctor` state them.
 
 PACKAGES = ('fairjax', 'jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy',
-            'scipy', 'sentencepiece', 'tokenizers', 'vaderSentiment', 'textblob', 'tensorflow',
-            'tensorflow-text', 'seqio')
+            'scipy', 'numba', 'sentencepiece', 'tokenizers', 'vaderSentiment', 'textblob',
+            'tensorflow', 'tensorflow-text', 'seqio')
 
 
 def installed_versions() -> dict[str, str]:

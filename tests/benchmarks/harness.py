@@ -22,7 +22,7 @@ from fairjax.train.memory import program_bytes
 
 _ENVIRONMENT = ('JAX_NUM_CPU_DEVICES', 'XLA_FLAGS', 'LIBTPU_INIT_ARGS')
 _PACKAGES = (
-  'jax', 'jaxlib', 'flax', 'numpy', 'sentencepiece', 'tensorflow', 'tensorflow-text',
+  'jax', 'jaxlib', 'flax', 'numpy', 'numba', 'sentencepiece', 'tensorflow', 'tensorflow-text',
   'torch', 'transformers', 'libtpu')
 
 
