@@ -463,7 +463,7 @@ def _pair_nulls(
     in_threads(
       functools.partial(_pair_areas, first[pairs], second[pairs], ends, order, scores, draws,
                         coupled, distance, null),
-      np.array_split(mine, 8 * cores()))
+      [part for part in np.array_split(mine, 8 * cores()) if part.size])
   return distance, null
 
 
