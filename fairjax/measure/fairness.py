@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, Table, holm, summarise
+from fairjax.measure.estimates import LEVEL, TIE, Estimate, SampleScores, Table, holm, summarise
 from fairjax.measure.nulls import LabelNull, LabelStatistics, in_threads, measure_pairs
 
 EPSILONS = (0.05, 0.1)  # thresholds of counterfactual fairness besides the floor (H-04)
@@ -120,7 +120,7 @@ class _Draws:
         mean, templates, group=group, count=int(mask.sum()),
         definition='H-05, Eq. 3' + ('' if group == ALL else f', pairs {group}'),
         pairs_below={'floor': float(within_floor.mean()),
-                     **{str(e): float((distances < e).mean()) for e in EPSILONS}},
+                     **{str(e): float((distances < e - TIE).mean()) for e in EPSILONS}},
         significant_pairs=int((corrected[:, mask] <= LEVEL).sum()))
 
     return Estimates(

@@ -132,3 +132,11 @@ def test_threads_do_not_change_the_result(monkeypatch):
     results.append(measure_fairness(samples, permutations=700, seed=5))
   assert results[0].individual == results[1].individual and results[0].group == results[1].group
   assert np.array_equal(results[0].cells.null_p95, results[1].cells.null_p95)
+
+
+def test_a_distance_of_just_the_threshold_is_not_below_it():
+  # In floats 0.6 - 0.5 is below 0.1.
+  for low, high in ((0.5, 0.6), (0.3, 0.4), (0.0, 0.1)):
+    found = measure_fairness(
+      from_arrays([np.full(5, low), np.full(5, high)]), permutations=1)
+    assert found.individual.pairs_below['0.1'] == 0
