@@ -325,7 +325,7 @@ def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
   equal = longest == min(sizes)
   for b in range(len(labels)):
     own, every, within, area, area_inside = labels[b], 0, 0, 0.0, 0.0
-    count = np.zeros(sizes.size, np.int32)
+    count = np.zeros(sizes.size, np.int64)  # as the unit: also right where it is not compiled
     above = np.zeros(longest, np.int32)  # values with more than so many scores
     above_inside = np.zeros((inside.size, longest), np.int32)
     reached = np.zeros(sizes.size, np.int64)  # parts of the unit
@@ -378,7 +378,8 @@ def measure_pairs(
                         for row in samples.scores])
   count = variances.shape[1]
   together = max(1, _TOGETHER // permutations)
-  parts = [np.arange(i, min(i + together, count)) for i in range(0, count, together)]
+  order = _kinds(samples.scores[0])[1].argsort(kind='stable')  # few parts draw for one kind
+  parts = [order[i:i + together] for i in range(0, count, together)]
   cells, pairs = [], []  # columns of each part
   with Progress('pairs of values', len(parts) * templates, unit='templates', log=log) as progress:
     for part in parts:
@@ -394,7 +395,8 @@ def measure_pairs(
       pairs.append((mean, *_summary(
         mean, total / templates, variances[:, part].sum(axis=0) / templates ** 2)))
   return PairTests(*(
-    Table.summarised(*(np.concatenate(column, axis=-1) for column in zip(*columns, strict=True)))
+    Table.summarised(*(np.concatenate(column, axis=-1)[..., order.argsort()]
+                       for column in zip(*columns, strict=True)))
     for columns in (cells, pairs)))
 
 
@@ -443,6 +445,13 @@ def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
     4 * n * m * (n + m - 0.5) * (1 - 0.5 / np.maximum(n, m)))
 
 
+def _kinds(row: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+  """`[K, 2]` pairs of sizes, the smaller first, and which one each pair of values `[P]` has."""
+  sizes = np.array([x.size for x in row])[np.stack(np.triu_indices(len(row), 1), axis=1)]
+  kinds, which = np.unique(np.sort(sizes), axis=0, return_inverse=True)
+  return kinds, which.reshape(-1)
+
+
 def _pair_nulls(
   row: tuple[np.ndarray, ...], pairs: np.ndarray, permutations: int, rng: np.random.Generator, *,
   coupled: bool,
@@ -454,12 +463,14 @@ def _pair_nulls(
   scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
   first, second = np.triu_indices(len(row), 1)
   distance, null = np.empty(pairs.size), np.zeros((pairs.size, permutations))
-  kinds, which = np.unique(
-    np.sort(np.stack([sizes[first], sizes[second]], axis=1)), axis=0, return_inverse=True)
+  kinds, which = _kinds(row)
   for k, (n, m) in enumerate(kinds.tolist()):
+    mine = np.flatnonzero(which[pairs] == k)
+    if not mine.size:  # another part's; passes by what `_labels` draws
+      rng.bit_generator.advance((n + m) * permutations)  # type: ignore[attr-defined]
+      continue
     draws = (rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1 if coupled else
              _labels(n, m, permutations, rng))
-    mine = np.flatnonzero(which.reshape(-1)[pairs] == k)
     in_threads(
       functools.partial(_pair_areas, first[pairs], second[pairs], ends, order, scores, draws,
                         coupled, distance, null),

@@ -124,11 +124,25 @@ def test_pairs_that_memory_does_not_hold_at_once_are_taken_in_parts(coupled, mon
   sizes = [7] * 5 if coupled else [7, 4, 9, 4, 7]
   samples = from_arrays([[rng.random(n) for n in sizes] for _ in range(2)], coupled=coupled)
   whole = measure_pairs(samples, permutations=30)
+  drawn, labels = [], nulls._labels
+  monkeypatch.setattr(nulls, '_labels', lambda *a: drawn.append(a[:2]) or labels(*a))
   monkeypatch.setattr(nulls, '_TOGETHER', 3 * 30)  # three of ten pairs
   parts = measure_pairs(samples, permutations=30)
   for name in ('cells', 'pairs'):
     for column, expected in vars(getattr(whole, name)).items():
       np.testing.assert_array_equal(getattr(getattr(parts, name), column), expected)
+  assert len(drawn) == (0 if coupled else 2 * 8)  # 5 kinds, 3 of them in two parts
+
+
+def test_areas_of_labels_are_right_where_nothing_is_compiled(monkeypatch):
+  rng = np.random.default_rng(25)
+  found = LabelStatistics([[rng.random(n) for n in (1031, 1033, 1039, 1049)]], np.arange(4))
+  expected = found.observed().all_pairs
+  monkeypatch.setattr(numba, 'njit', lambda function, **_: function)  # as NUMBA_DISABLE_JIT=1
+  plain = nulls._compiled(nulls._label_areas.__closure__[0].cell_contents.__wrapped__
+                          .__closure__[0].cell_contents)
+  monkeypatch.setattr(nulls, '_label_areas', plain)
+  np.testing.assert_allclose(found.observed().all_pairs, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize('coupled', [True, False])
