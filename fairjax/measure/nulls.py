@@ -39,6 +39,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fairjax.errors import UserError
 from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
 from fairjax.progress import Progress
 
@@ -50,13 +51,22 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
   """The function as machine code; numba makes it once and keeps it on the disk."""
   @functools.cache
   def compiled():
-    import numba  # here, since only permutations need it
+    try:
+      import numba  # here, since only permutations need it
+    except ModuleNotFoundError:
+      raise UserError('permutations need numba: pip install numba') from None
     try:
       return numba.njit(function, cache=True, nogil=True)
     except RuntimeError:  # no folder for it can be written
       return numba.njit(function, nogil=True)
 
-  return lambda *arguments: compiled()(*arguments)
+  def call(*arguments):
+    try:
+      compiled()(*arguments)
+    except OSError:  # no room to keep it (the disk is full); made it is, and nothing was computed
+      compiled()(*arguments)
+
+  return call
 
 
 def in_threads(

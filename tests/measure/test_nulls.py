@@ -1,5 +1,6 @@
 """Null distributions against slow ones: labels, pairs, tails; simulated nulls."""
 
+import inspect
 import itertools
 import math
 import os
@@ -12,6 +13,7 @@ import pytest
 import scipy.stats
 from score_arrays import from_arrays
 
+from fairjax.errors import UserError
 from fairjax.measure import nulls
 from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
 from tests.benchmarks.nulls import KINDS, TESTS, rejections
@@ -134,13 +136,31 @@ def test_pairs_that_memory_does_not_hold_at_once_are_taken_in_parts(coupled, mon
   assert len(drawn) == (0 if coupled else 2 * 8)  # 5 kinds, 3 of them in two parts
 
 
+def test_a_full_disk_or_no_numba_is_no_stack_trace(monkeypatch):
+  full, found = [OSError(28, 'No space left on device')], []
+
+  def njit(function, **_):
+    def call(*arguments):
+      if full:
+        raise full.pop()
+      function(*arguments)
+    return call
+
+  monkeypatch.setattr(numba, 'njit', njit)
+  nulls._compiled(found.append)(1)
+  assert found == [1]
+  monkeypatch.setitem(sys.modules, 'numba', None)
+  with pytest.raises(UserError, match='permutations need numba: pip install numba'):
+    nulls._compiled(found.append)(2)
+
+
 def test_areas_of_labels_are_right_where_nothing_is_compiled(monkeypatch):
   rng = np.random.default_rng(25)
   found = LabelStatistics([[rng.random(n) for n in (1031, 1033, 1039, 1049)]], np.arange(4))
   expected = found.observed().all_pairs
   monkeypatch.setattr(numba, 'njit', lambda function, **_: function)  # as NUMBA_DISABLE_JIT=1
-  plain = nulls._compiled(nulls._label_areas.__closure__[0].cell_contents.__wrapped__
-                          .__closure__[0].cell_contents)
+  compiled = inspect.getclosurevars(nulls._label_areas).nonlocals['compiled']
+  plain = nulls._compiled(inspect.getclosurevars(compiled.__wrapped__).nonlocals['function'])
   monkeypatch.setattr(nulls, '_label_areas', plain)
   np.testing.assert_allclose(found.observed().all_pairs, expected, rtol=1e-12)
 
