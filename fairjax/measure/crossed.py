@@ -27,7 +27,7 @@ import numpy as np
 from fairjax.counterfactual.attributes import Attribute, incidence, separable
 from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, holm, summarise
 from fairjax.measure.fairness import JACKKNIFE_GROUPS
-from fairjax.measure.nulls import in_threads, step_areas
+from fairjax.measure.nulls import compiled, in_threads
 
 _PURPOSE = 0x41  # separates these random streams from others of the same seed
 _BLOCK = 50  # permutations of one random stream; changing it changes the random draws
@@ -101,6 +101,23 @@ def crossed_sentence(found: dict[str, Any], names: Sequence[str]) -> str:
           f'{moves(second)}; what a combination adds to its two values {added}')
 
 
+@compiled
+def _step_areas(labels, order, scores, steps, areas):
+  """Adds to `[B, L]` the areas below the absolute values of L step functions of a threshold.
+
+  `order` `[N]` are the places in `labels` `[B, N]` of the `scores`, ascending. A score of a label
+  is a step of `steps[label]` `[L]`.
+  """
+  for b in range(len(labels)):
+    own, area, apart = labels[b], areas[b], np.zeros(steps.shape[1])
+    for k in range(order.size - 1):
+      step, gap = steps[own[order[k]]], scores[k + 1] - scores[k]
+      for g in range(apart.size):
+        difference = apart[g] + step[g]
+        apart[g] = difference
+        area[g] += gap * abs(difference)
+
+
 class _Template:
   """The scores of one template, combination after combination."""
 
@@ -120,7 +137,7 @@ class _Template:
     labels = self._combination[None] if labels is None else labels
     steps = self._steps[effect] if steps is None else steps
     areas = np.zeros((len(labels), steps.shape[1]))
-    step_areas(labels, self._order, self._scores, np.arange(len(steps)), steps, areas)
+    _step_areas(labels, self._order, self._scores, steps, areas)
     return areas.mean(axis=1)
 
   def null(self, rng: np.random.Generator, effect: int, count: int) -> np.ndarray:

@@ -46,7 +46,7 @@ def write_records(path: pathlib.Path, attributes: list[str], samples: int, *, fr
         words = rng.integers(len(_WORDS), size=(samples, 40))
         texts = [' '.join(_WORDS[w] for w in row) for row in words]
         for a, value in enumerate(values):
-          head = {'attribute': name, 'value': value.text, 'subgroup': value.subgroup,
+          head = {'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
                   'template': t, 'prefix': attribute.prefix(t, a), 'model': 'random'}
           for i, (text, score) in enumerate(zip(texts, scores[a].round(6).tolist(), strict=True)):
             file.write(json.dumps(head | {'sample': i, 'continuation': text,

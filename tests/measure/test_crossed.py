@@ -13,7 +13,7 @@ from fairjax.cli.main import main
 from fairjax.counterfactual import TextMatcher, load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
-from fairjax.measure.crossed import crossed_effects, measure_crossed
+from fairjax.measure.crossed import _contrasts, _Template, crossed_effects, measure_crossed
 
 FILE = """\
 name: both
@@ -150,6 +150,19 @@ def test_half_samples_have_the_noise_of_whole_ones(monkeypatch):
   found = measure_crossed(
     samples_of(attribute, scores), attribute, permutations=20, seed=0)['interaction']
   assert found['value'] == pytest.approx(found['null_mean'], rel=0.015)
+
+
+def test_halves_cancel_and_have_the_square_of_the_whole():
+  attribute, rng = crossed(2, 2), np.random.default_rng(3)
+  levels, sizes = np.array(attribute.levels), [20, 21, 23, 21]
+  contrasts = _contrasts(levels)
+  template = _Template([rng.uniform(size=n) for n in sizes], levels, contrasts)
+  labels, steps = template._halves(rng, 3)
+  for i, part in enumerate(np.split(labels, np.cumsum(sizes)[:-1], axis=1)):
+    for own in part:
+      np.testing.assert_allclose(steps[own].sum(axis=0), 0, atol=1e-15)
+      np.testing.assert_allclose((steps[own] ** 2).sum(axis=0), contrasts[2][:, i] ** 2 / sizes[i],
+                                 rtol=1e-12)
 
 
 @pytest.mark.parametrize('samples', [1, 19])

@@ -76,9 +76,12 @@ def test_pairs_across_and_within_subgroups_have_the_papers_counts():
 
 def test_the_error_is_that_of_the_jackknife_over_twenty_groups():
   scores = np.random.default_rng(13).random((2, 3, 40))
-  left = [individual_by_definition(np.delete(scores, [g, g + 20], axis=2)) for g in range(20)]
-  found = measure_fairness(from_arrays(scores), permutations=1).individual
-  assert found.std_error == pytest.approx(np.sqrt(19 * np.var(left)), rel=1e-9)
+  left = [np.delete(scores, [g, g + 20], axis=2) for g in range(20)]
+  found = measure_fairness(from_arrays(scores), permutations=1)
+  for estimate, definition in ((found.individual, individual_by_definition),
+                               (found.group, lambda x: group_by_definition(x, range(3)))):
+    assert estimate.std_error == pytest.approx(np.sqrt(19 * np.var([*map(definition, left)])),
+                                               rel=1e-9)
   few = measure_fairness(from_arrays(np.zeros((1, 2, 19))), permutations=1)
   assert few.individual.std_error is None
 

@@ -1,6 +1,5 @@
 """Null distributions against slow ones: labels, pairs, tails; simulated nulls."""
 
-import inspect
 import itertools
 import math
 import os
@@ -147,22 +146,24 @@ def test_a_full_disk_or_no_numba_is_no_stack_trace(monkeypatch):
     return call
 
   monkeypatch.setattr(numba, 'njit', njit)
-  nulls._compiled(found.append)(1)
+  nulls.compiled(found.append)(1)
   assert found == [1]
   monkeypatch.setitem(sys.modules, 'numba', None)
   with pytest.raises(UserError, match='permutations need numba: pip install numba'):
-    nulls._compiled(found.append)(2)
+    nulls.compiled(found.append)(2)
 
 
-def test_areas_of_labels_are_right_where_nothing_is_compiled(monkeypatch):
+def test_labels_are_right_where_nothing_is_compiled(monkeypatch):
   rng = np.random.default_rng(25)
-  found = LabelStatistics([[rng.random(n) for n in (1031, 1033, 1039, 1049)]], np.arange(4))
-  expected = found.observed().all_pairs
+  scores = [[rng.random(n) for n in (1031, 1033, 1039, 1049)]]
+  statistics = LabelStatistics(scores, np.array([0, 1, 1, 2]), [[0]])
+  expected = statistics.permuted(1, coupled=False, seed=0)
   monkeypatch.setattr(numba, 'njit', lambda function, **_: function)  # as NUMBA_DISABLE_JIT=1
-  compiled = inspect.getclosurevars(nulls._label_areas).nonlocals['compiled']
-  plain = nulls._compiled(inspect.getclosurevars(compiled.__wrapped__).nonlocals['function'])
-  monkeypatch.setattr(nulls, '_label_areas', plain)
-  np.testing.assert_allclose(found.observed().all_pairs, expected, rtol=1e-12)
+  for name in ('_label_areas', '_subgroup_areas', '_sort_long', '_place'):
+    monkeypatch.setattr(nulls, name, nulls.compiled(getattr(nulls, name).__wrapped__))
+  found = statistics.permuted(1, coupled=False, seed=0)
+  np.testing.assert_allclose(found.all_pairs, expected.all_pairs, rtol=1e-12)
+  np.testing.assert_allclose(found.subgroups, expected.subgroups, rtol=1e-12)
 
 
 @pytest.mark.parametrize('coupled', [True, False])
@@ -222,7 +223,7 @@ def test_compiled_functions_need_no_folder_to_be_kept_in(monkeypatch):
 
   monkeypatch.setattr(numba, 'njit', njit)
   found = []
-  add = nulls._compiled(lambda x, y: found.append(x + y))
+  add = nulls.compiled(lambda x, y: found.append(x + y))
   add(1, 2)
   add(3, 4)
   assert found == [3, 7] and kept == [True, False]
