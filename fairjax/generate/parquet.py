@@ -107,8 +107,11 @@ def _record(row: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a row: nulls are absent, but for the continuation, which is then empty."""
   record = {name: value for name, value in row.items()
             if value is not None or name == 'continuation'}
-  if isinstance(scores := record.get('scores'), dict | list):  # of a struct, of a map
-    record['scores'] = {name: value for name, value in dict(scores).items() if value is not None}
+  scores = record.get('scores')
+  if isinstance(scores, list) and all(isinstance(pair, tuple) for pair in scores):  # of a map
+    scores = record['scores'] = dict(scores)
+  if isinstance(scores, dict):
+    record['scores'] = {name: value for name, value in scores.items() if value is not None}
   return record
 
 

@@ -132,6 +132,7 @@ def table(**columns):
   ({'prefix': ['a', None]}, 'row 2: fields missing: prefix'),
   ({'continuation': [1, 2]}, "row 1: field 'continuation' must be a text, not int"),
   ({'sample': pa.array([1, 1 << 63], pa.uint64())}, "row 2: field 'sample' has more than 64 bits"),
+  ({'scores': [['ab'], ['ab']]}, "row 1: field 'scores' must be an object of scores"),
   ({'value': ['Iran', 'Itlay']}, "row 2: did you mean 'Italy'"),
 ])
 def test_bad_rows_are_named(tmp_path, capsys, columns, message):
