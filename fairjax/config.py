@@ -316,7 +316,7 @@ class MeasureConfig:
   google_requests_per_minute: float = limited(600.0, above=0)
   # Host of another region, e.g. eu-language.googleapis.com (not in the paper)
   google_endpoint: str = ''
-  permutations: int = limited(1000, above=0)  # for the floors (not in the paper)
+  permutations: int = limited(1000, above=0, max=10 ** 6)  # for the floors (not in the paper)
   # With a sensitive token, for the scorers' own bias; 0: not measured (not in the paper)
   audit_texts: int = limited(300, min=0)
   # rows of the perplexity evaluation, on any number of devices

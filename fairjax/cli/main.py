@@ -181,11 +181,9 @@ def _refuse_overwriting(options: argparse.Namespace) -> None:
 
 
 def _check_places(options: argparse.Namespace) -> None:
-  """Refuses outputs without a name, and addresses, which would be folders of that name here."""
+  """Refuses addresses as outputs: they would be folders of that name here."""
   for name in ('workdir', 'output', 'keep'):
     place = getattr(options, name, None)
-    if place == '':
-      raise UserError(f'--{name} is empty: name a folder (is a variable of the shell unset?)')
     if re.match('[a-z][a-z0-9]+:/', str(place)):  # a path has one slash fewer than its text
       raise UserError(f'--{name}={place} is not on this machine: mount the bucket (gcsfuse) and '
                       'name its folder')
@@ -210,6 +208,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       overrides[name] = value
     else:  # --dry_run is --dry-run
       name, equals, value = word.partition('=')
+      if not word or equals and not value and name.startswith('--'):
+        name = name or f"the word after {['fairjax', *rest][-1]}"
+        raise UserError(f'{name} is empty: is a variable of the shell unset?')
       rest.append(name.replace('_', '-') + equals + value if name.startswith('--') else word)
   if rest[:1] == ['help']:
     rest = [*rest[1:], '--help']

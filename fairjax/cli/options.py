@@ -12,11 +12,11 @@ from fairjax.errors import UserError
 from fairjax.files import check_place
 
 
-def at_least(least: int) -> Callable[[str], int]:
-  """Type of an option: a whole number that is not smaller."""
+def at_least(least: int, *, most: int = 10 ** 9) -> Callable[[str], int]:
+  """Type of an option: a whole number that is not smaller, and no slip of the keyboard."""
   def parse(text: str) -> int:
-    if int(text) < least:
-      raise argparse.ArgumentTypeError(f'{text} must be at least {least}')
+    if not least <= int(text) <= most:
+      raise argparse.ArgumentTypeError(f'{text} must be at least {least} and at most {most:,}')
     return int(text)
 
   parse.__name__ = 'int'
@@ -46,9 +46,6 @@ def between(low: float, high: float, *, ends: str = '()') -> Callable[[str], flo
 def place_of(*, folder: bool) -> Callable[[str], pathlib.Path]:
   """Type of an option: a path that can be written, checked before any work."""
   def parse(text: str) -> pathlib.Path:
-    if not text:
-      raise argparse.ArgumentTypeError('it is empty: name a place (is a variable of the shell '
-                                       'unset?)')
     try:
       return check_place(text, folder=folder)
     except UserError as e:
@@ -120,7 +117,7 @@ SHARED: dict[str, dict[str, Any]] = {
     'baseline:SHARE with --baseline-records'},
   'baseline-records': {'metavar': 'FILE', 'help': "S.S.: the baseline's generations, SHARE of "
                        'which are to be similar'},
-  'permutations': {'type': positive, 'default': 1000, 'help': 'for the floors'},
+  'permutations': {'type': at_least(1, most=10 ** 6), 'default': 1000, 'help': 'for the floors'},
   'seed': {'type': not_negative, 'default': 0},
   'json': _FLAG | {'help': 'print JSON'},
   'pairs': _FILES | {'help': 'word pairs; or a male and a female word file; none: names only '

@@ -35,6 +35,7 @@ _FEWEST = 250  # least; with many values and templates I.F. varies little
 _COUNTS = 1 << 22  # counts drawn for each tried n, between these limits
 _STEP = 1.03  # n is found to 3 %
 _MOST = 1_000_000
+_MOST_PROMPTS = 100_000
 _LEVELS = 65
 _MOST_SHARED = 0.999  # a pilot whose values never differ still gets a plan
 _PURPOSE = 0x3F  # separates these random streams from others of the same seed
@@ -239,6 +240,9 @@ def _check(effect: float, power: float, level: float, values: int, templates: in
       ('values', values, 2), ('templates', templates, 1), ('pairs', tests, 1)):
     if number < least:
       raise UserError(f'{name} is {number}: at least {least}')
+  if values * templates > _MOST_PROMPTS:
+    raise UserError(f'{values} values in {templates} templates are more than {_MOST_PROMPTS:,} '
+                    'prompts: plan for fewer')
   if level / tests <= LEAST_BOUND:
     raise UserError(f'no test of {PERMUTATIONS} permutations shows a p-value of '
                     f'{level / tests:.2g}: give a higher level or fewer pairs')

@@ -90,8 +90,6 @@ CASES = [
          'w/data/split': ''}),
   Case('with an empty name', f'run {QUICK} --workdir=', '--workdir is empty'),
   Case('of a bucket', f'run {QUICK} --workdir=gs://b/w', 'is not on this machine: mount'),
-  Case('an output without a name', 'models relearn --workdir=DIR/w --name=x --output=',
-       '--output is empty'),
   Case('an output in a bucket', 'compare paper DIR/w --table=5 --output=gs://b/o',
        '--output=gs:/b/o is not on this machine'),
   Case('an import where a published model is', 'models import --from=DIR --workdir=DIR/w '
@@ -190,7 +188,11 @@ CASES = [
          'r.jsonl': records(), 'config.json': '{"workdir_format": 1}'}),
   Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
        'r/paper cannot be written', {'r': ''}),
-  Case('an output that a shell lost', 'compare paper --figure=2 --output=', 'it is empty'),
+  Case('a pilot that a shell lost', 'records plan --effect=0.1 --records=',
+       '--records is empty'),
+  Case('many prompts', f'records plan --effect=0.1 --templates={10 ** 9}',
+       'more than 100,000 prompts'),
+  Case('a finger on the keyboard', f'{MEASURE} --permutations={10 ** 23}', 'at most 1,000,000'),
   # Scorers and lexicons.
   Case('a service that is no host', MEASURE.replace('vader', 'google')
        + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
