@@ -409,6 +409,8 @@ def _test(options: argparse.Namespace) -> None:
   if not set(options.bias) & set(lipschitz.EMBEDDING_BIASES):
     refuse(options, 'embeddings', 'pairs', 'equalize', 'gender-specific', 'multi-word',
            why='is for --bias=embedding or --bias=embedding-debiased')
+  if 'opinion' not in options.bias:
+    refuse(options, 'lexicon', why='is for --bias=opinion')
   coupled = not options.independent
   test = lipschitz.FairnessTest(**field_values(options, lipschitz.FairnessTest) | {
     'method': options.bound, 'coupled': coupled})

@@ -198,6 +198,8 @@ CASES = [
        + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
        {'r.jsonl': records()}),
   # Fair generation.
+  Case('a lexicon that nothing reads', f'{LIPSCHITZ} --bias=vader --lexicon=x',
+       '--lexicon is for --bias=opinion'),
   Case('a distance that does not exist', f'{LIPSCHITZ} --bias=vader --distance=jacard',
        "did you mean 'jaccard'", {'r.jsonl': records()}),
   Case('pairs for no embedding', f'{LIPSCHITZ} --bias=vader --pairs=DIR/p',
