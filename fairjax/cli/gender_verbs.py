@@ -244,9 +244,9 @@ def _relearn_options(parser: argparse.ArgumentParser) -> None:
                       help='of a finished run; it is only read')
   parser.add_argument('--name', required=True,
                       help='a debiased model of it, e.g. country-embedding-10')
-  parser.add_argument('--steps', type=int, default=1000)
-  parser.add_argument('--every', type=int, default=100, help='steps between two looks')
-  parser.add_argument('--samples', type=int, default=50,
+  parser.add_argument('--steps', type=positive, default=1000)
+  parser.add_argument('--every', type=positive, default=100, help='steps between two looks')
+  parser.add_argument('--samples', type=positive, default=50,
                       help='per template and value, each look')
   parser.add_argument('--scorer', help="of I.F.; default: the run's first")
 

@@ -145,9 +145,10 @@ def _train(options: argparse.Namespace) -> None:
     log=log_line)
   if processes.is_first():
     print_result(options, card, lambda card: (
-      f"{options.workdir}: {card['steps']} steps, validation loss {card['result']['loss']:.4f}, "
-      f"accuracy {card['result']['accuracy']:.4f} at {card['result']['places']:,.0f} masked "
-      f"places, {card['result']['skipped_updates']} updates skipped"))
+      f"{options.workdir}: {card['steps']} steps, validation loss "
+      f"{float(card['result']['loss']):.4f}, accuracy {card['result']['accuracy']:.4f} at "
+      f"{card['result']['places']:,.0f} masked places, {card['result']['skipped_updates']} updates "
+      'skipped'))
 
 
 def _check_train(options: argparse.Namespace) -> None:

@@ -238,7 +238,9 @@ def check_plan(saved: Mapping[str, Any], plan: Mapping[str, Any], where: pathlib
 
 
 def check_free(directory: pathlib.Path, *, option: str) -> None:
-  """Raises `UserError` if a training that begins would overwrite a model."""
+  """Raises `UserError` if a training that begins would overwrite a model, or a file."""
+  if directory.exists() and not directory.is_dir():
+    raise UserError(f'{option}={directory} is a file: name a folder')
   for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
     path = directory / name
     if path.exists():

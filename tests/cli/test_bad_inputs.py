@@ -215,6 +215,8 @@ CASES = [
        'models relearn --workdir=DIR/w --name=baseline --output=DIR/o',
        'has no reduction that it could lose'),
   # Masked language models.
+  Case('a workdir that is a file', MASKED.replace('DIR/w', 'DIR/t.txt'),
+       't.txt is a file: name a folder', {'t.txt': GOOD}),
   Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
   Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belongs to --cda=one'),
   Case('sizes of a checkpoint', MASKED + ' --init=DIR --layers=4', '--layers is of a new model'),
