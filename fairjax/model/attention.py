@@ -162,7 +162,7 @@ def attention_keep(
   shape = (num_heads, *shape)
   bits, _ = threefry(
     (seed[0], seed[1]), (jnp.broadcast_to(by_row, shape), jnp.broadcast_to(by_place[None], shape)))
-  return bits < np.uint32(round((1.0 - rate) * 2 ** 32))
+  return bits < np.uint32(min(round((1.0 - rate) * 2 ** 32), 2 ** 32 - 1))
 
 
 def visible(

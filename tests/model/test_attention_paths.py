@@ -113,6 +113,7 @@ def test_dropout_is_threefry_of_head_row_position_and_column():
   some = attention_keep(SEED, positions[:, 1:], num_heads=2, columns=jnp.full((2, 1, 3), 4),
                         rate=0.3, first_head=1)
   np.testing.assert_array_equal(some, np.repeat(keep[1:, :, 1:, 4:], 3, axis=-1))
+  assert attention_keep(SEED, positions, num_heads=3, num_columns=5, rate=1e-30).all()
   assert attention_keep(None, positions, num_heads=2, num_columns=3, rate=0.3) is None
 
 
