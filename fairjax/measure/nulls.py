@@ -216,7 +216,8 @@ class _Pool:
   sizes: np.ndarray  # [G] number of samples
   order: np.ndarray  # [N] int, places among the ranks of these templates, by score
   scores: np.ndarray  # [N] ascending
-  sums: np.ndarray  # [N] of the parts of all scores that each subgroup's are compared with
+  least: np.ndarray  # [N] of the parts of all scores that each subgroup's are compared with
+  above: np.ndarray  # [N]
 
   @classmethod
   def of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray
@@ -237,31 +238,34 @@ class _Pool:
   def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray,
           order: np.ndarray, scores: np.ndarray) -> '_Pool':
     sizes = np.bincount(groups, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
-    return cls(chosen, groups, sizes, order, scores,
-               np.concatenate([_part_sums(scores, n) for n in sizes]))
+    parts = (np.concatenate(x) for x in zip(*(_parts(scores, n) for n in sizes), strict=True))
+    return cls(chosen, groups, sizes, order, scores, *parts)
 
   def distances(self, labels: Sequence[np.ndarray]) -> np.ndarray:
     """`[G, B]` distances of each subgroup's values to the whole, from labels `[M]`, `[B, N]`."""
     areas = np.zeros((len(labels[0]), self.sizes.size))
     _subgroup_areas(np.concatenate([labels[m] for m in self.chosen], axis=1), self.order,
-                    self.scores, self.groups, self.sizes, self.sums, areas)
+                    self.scores, self.groups, self.sizes, self.least, self.above, areas)
     return (areas / (self.sizes * self.order.size)).T
 
 
-def _part_sums(scores: np.ndarray, parts: int) -> np.ndarray:
-  """`[parts]` sums of the scores `[N]` in equal parts, times `parts`; some scores are divided."""
+def _parts(scores: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
+  """`[parts]` least scores of equal parts of `[N]`, and sums of what is above, times `parts`."""
   ends = np.arange(parts + 1) * scores.size
-  first = -(-ends // parts)  # that begins in a part; of the one before, so much belongs to it
-  divided = (first * parts - ends) * scores[first - 1]
-  return parts * np.add.reduceat(scores, first[:-1]) + divided[:-1] - divided[1:]
+  first = -(-ends // parts)  # that begins in a part; the one before may reach into it
+  least = scores[ends[:-1] // parts]
+  above = scores - least.repeat(np.diff(first))
+  beyond = (first * parts - ends)[1:] * above[first[1:] - 1]  # of the last, in the next part
+  return least, parts * np.add.reduceat(above, first[:-1]) - beyond
 
 
 @compiled
-def _subgroup_areas(labels, order, scores, groups, sizes, sums, areas):
+def _subgroup_areas(labels, order, scores, groups, sizes, least, above, areas):
   """Adds to `[B, G]` the areas between each subgroup and all N scores, times n N.
 
   `order` `[N]` are the places in `labels` `[B, N]` of the ascending `scores`. The c-th score of n
-  is compared with the c-th of n parts of all; `sums` `[N]` are those of `_part_sums`.
+  is compared with the c-th of n parts of all; `least` and `above` `[N]` are those of `_parts`. So
+  equal distributions have an area of just 0.
   """
   every, starts = scores.size, np.cumsum(sizes) - sizes
   group = np.empty(every, labels.dtype)
@@ -274,7 +278,8 @@ def _subgroup_areas(labels, order, scores, groups, sizes, sums, areas):
       g = group[k]
       n, c = sizes[g], reached[g]
       reached[g] = c + 1
-      apart, place = abs(every * scores[k] - sums[starts[g] + c]), k * n - c * every
+      part, place = starts[g] + c, k * n - c * every
+      apart = abs(above[part] + every * (least[part] - scores[k]))
       if 0 < place < every - n:  # scores of its part are on both sides, which is rare
         low, high, apart = c * every, (c + 1) * every, 0.0
         for i in range(low // n, (high - 1) // n + 1):

@@ -79,6 +79,15 @@ def test_a_value_may_be_a_subgroup_of_its_own(sizes):
       assert found[k, group, 0] == pytest.approx(w1(own, everything), abs=1e-12)
 
 
+def test_subgroups_of_equal_scores_are_at_distance_zero():
+  scores = np.random.default_rng(26).random(30)
+  for rows in ([[scores] * 3], [[np.full(30, 0.3)] * 3]):
+    found = LabelStatistics(rows, np.arange(3), [[0]])
+    for statistics in (found, found.without(1, 20)):
+      assert not statistics.observed().subgroups.any()
+  assert not found.permuted(5, coupled=False, seed=0).subgroups.any()
+
+
 @pytest.mark.parametrize('kind', SCORES)
 def test_random_exchanges_of_coupled_pairs_equal_scipy(kind):
   rng, count, n = np.random.default_rng(21), 8, 30
