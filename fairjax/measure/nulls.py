@@ -129,7 +129,7 @@ _BATCH_SCORES = 1 << 18
 _BATCH = 64
 _BLOCK = 4  # batches of one random stream
 _PURPOSE = 0x1F  # separates these random streams from others of the same seed
-_SHORT = 256  # words that NumPy sorts faster
+_SHORT = 256  # so few words NumPy sorts faster
 _FINEST = 1 << 40  # parts in which distribution functions of unequal sizes are compared
 
 
