@@ -208,7 +208,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       overrides[name] = value
     else:  # --dry_run is --dry-run
       name, equals, value = word.partition('=')
-      if not word or equals and not value and name.startswith('--'):
+      if not word or (equals and not value and name.startswith('--')):
         name = name or f"the word after {['fairjax', *rest][-1]}"
         raise UserError(f'{name} is empty: is a variable of the shell unset?')
       rest.append(name.replace('_', '-') + equals + value if name.startswith('--') else word)

@@ -13,7 +13,7 @@ from fairjax.files import check_place
 
 
 def at_least(least: int, *, most: int = 10 ** 9) -> Callable[[str], int]:
-  """Type of an option: a whole number that is not smaller, and no slip of the keyboard."""
+  """Type of an option: a whole number from `least` to `most`."""
   def parse(text: str) -> int:
     if not least <= int(text) <= most:
       raise argparse.ArgumentTypeError(f'{text} must be at least {least} and at most {most:,}')

@@ -64,7 +64,7 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
   def call(*arguments):
     try:
       made()(*arguments)
-    except OSError:  # no room to keep it (the disk is full); made it is, and nothing was computed
+    except OSError:  # numba cannot keep it on a full disk, but has it now; nothing was computed
       made()(*arguments)
 
   return call
@@ -117,9 +117,10 @@ def cores() -> int:
 #   above this one, and falls by it for each that is. Where all sizes are equal, values are above
 #   the c-th level from their (c + 1)-th score on: these are counted as they come, so a score costs
 #   the same for any number of values.
-# - A subgroup and the whole set differ by the area between their quantile functions: the c-th of n
-#   scores is compared with the c-th of n parts of all. Unless it lies inside that part, all scores
-#   there are on one side of it, so the sum of their distances needs no more than the part's sum.
+# - A subgroup and the whole set (H-06, Eq. 4) differ by the area between their quantile functions:
+#   the sum over c of the distances of the c-th of n scores from the c-th of n equal parts of all N.
+#   Unless it lies inside that part, all scores there are on one side of it, so their distances are
+#   known from their sum: a score costs the same for any number of subgroups.
 #
 # Blocks of permutations are drawn from random streams of their own, so the result depends neither
 # on the number of threads nor on their order.
@@ -216,8 +217,8 @@ class _Pool:
   sizes: np.ndarray  # [G] number of samples
   order: np.ndarray  # [N] int, places among the ranks of these templates, by score
   scores: np.ndarray  # [N] ascending
-  least: np.ndarray  # [N] of the parts of all scores that each subgroup's are compared with
-  above: np.ndarray  # [N]
+  least: np.ndarray  # [N] of `_parts`, subgroup after subgroup
+  above: np.ndarray  # [N] likewise
 
   @classmethod
   def of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray
@@ -249,14 +250,17 @@ class _Pool:
     return (areas / (self.sizes * self.order.size)).T
 
 
-def _parts(scores: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
-  """`[parts]` least scores of equal parts of `[N]`, and sums of what is above, times `parts`."""
-  ends = np.arange(parts + 1) * scores.size
-  first = -(-ends // parts)  # that begins in a part; the one before may reach into it
-  least = scores[ends[:-1] // parts]
+def _parts(scores: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+  """Cuts ascending scores `[N]` into n equal parts, and a score where a border falls into it.
+
+  Returns the least score of each part `[n]`, and n times the sum of its scores less that `[n]`.
+  """
+  ends = np.arange(n + 1) * scores.size  # borders, in n-ths of a score
+  first = -(-ends // n)  # the first score that begins in a part
+  least = scores[ends[:-1] // n]
   above = scores - least.repeat(np.diff(first))
-  beyond = (first * parts - ends)[1:] * above[first[1:] - 1]  # of the last, in the next part
-  return least, parts * np.add.reduceat(above, first[:-1]) - beyond
+  beyond = (first * n - ends)[1:] * above[first[1:] - 1]  # of the last score, in the next part
+  return least, n * np.add.reduceat(above, first[:-1]) - beyond
 
 
 @compiled
@@ -264,15 +268,15 @@ def _subgroup_areas(labels, order, scores, groups, sizes, least, above, areas):
   """Adds to `[B, G]` the areas between each subgroup and all N scores, times n N.
 
   `order` `[N]` are the places in `labels` `[B, N]` of the ascending `scores`. The c-th score of n
-  is compared with the c-th of n parts of all; `least` and `above` `[N]` are those of `_parts`. So
-  equal distributions have an area of just 0.
+  is compared with the c-th of n parts of all; `least` and `above` `[N]` are those of `_parts`, with
+  which equal distributions have an area of exactly 0.
   """
   every, starts = scores.size, np.cumsum(sizes) - sizes
   group = np.empty(every, labels.dtype)
   for b in range(len(labels)):
     own, area = labels[b], areas[b]
     reached = np.zeros(sizes.size, np.int64)
-    for k in range(every):  # by itself, which takes half of the time
+    for k in range(every):  # a loop of its own: in one, both take twice the time
       group[k] = groups[own[order[k]]]
     for k in range(every):
       g = group[k]
@@ -348,7 +352,7 @@ class _Template:
 
 
 def _sort(words: np.ndarray) -> None:
-  """Sorts each row of random 64-bit words; long ones in a sixth of NumPy's time on some chips."""
+  """Sorts each row of random 64-bit words; NumPy is slow with long rows where it lacks AVX-512."""
   if words.shape[1] <= _SHORT:
     words.sort(axis=-1)
   else:
@@ -357,7 +361,7 @@ def _sort(words: np.ndarray) -> None:
 
 @compiled
 def _sort_long(words, bits):
-  """Puts each word where its first bits say, then the few that are out of order."""
+  """Puts each word where its first bits say, then moves the few that are out of order."""
   shift, ends = np.uint64(64 - bits), np.empty((1 << bits) + 1, np.int32)
   for row in words:
     ends[:] = 0
@@ -392,7 +396,7 @@ def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
   equal = longest == min(sizes)
   for b in range(len(labels)):
     own, every, within, area, area_inside = labels[b], 0, 0, 0.0, 0.0
-    count = np.zeros(sizes.size, np.int64)  # as the unit: also right where it is not compiled
+    count = np.zeros(sizes.size, np.int64)  # as `unit` has, for their product
     above = np.zeros(longest, np.int32)  # values with more than so many scores
     above_inside = np.zeros((inside.size, longest), np.int32)
     reached = np.zeros(sizes.size, np.int64)  # parts of the unit
@@ -445,7 +449,7 @@ def measure_pairs(
                         for row in samples.scores])
   count = variances.shape[1]
   together = max(1, _TOGETHER // permutations)
-  order = _kinds(samples.scores[0])[1].argsort(kind='stable')  # few parts draw for one kind
+  order = _kinds(samples.scores[0])[1].argsort(kind='stable')  # a kind is in few parts
   parts = [order[i:i + together] for i in range(0, count, together)]
   cells, pairs = [], []  # columns of each part
   with Progress('pairs of values', len(parts) * templates, unit='templates', log=log) as progress:
@@ -533,7 +537,7 @@ def _pair_nulls(
   kinds, which = _kinds(row)
   for k, (n, m) in enumerate(kinds.tolist()):
     mine = np.flatnonzero(which[pairs] == k)
-    if not mine.size:  # another part's; passes by what `_labels` draws
+    if not mine.size:  # of other parts: skips what `_labels` draws
       rng.bit_generator.advance((n + m) * permutations)  # type: ignore[attr-defined]
       continue
     draws = (rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1 if coupled else

@@ -14,7 +14,13 @@ import numpy as np
 from fairjax import processes
 from fairjax.config_io import config_differences
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, json_sha256, read_sealed_json, write_sealed_json
+from fairjax.files import (
+  atomic_write,
+  check_place,
+  json_sha256,
+  read_sealed_json,
+  write_sealed_json,
+)
 from fairjax.pretrained.checkpoint import (
   Architecture,
   Pretrained,
@@ -238,9 +244,8 @@ def check_plan(saved: Mapping[str, Any], plan: Mapping[str, Any], where: pathlib
 
 
 def check_free(directory: pathlib.Path, *, option: str) -> None:
-  """Raises `UserError` if a training that begins would overwrite a model, or a file."""
-  if directory.exists() and not directory.is_dir():
-    raise UserError(f'{option}={directory} is a file: name a folder')
+  """Raises `UserError` if a training cannot write into a folder, or would overwrite a model."""
+  check_place(directory, folder=True)
   for name in ('config.json', 'model.safetensors', *TOKENIZER_FILES):
     path = directory / name
     if path.exists():

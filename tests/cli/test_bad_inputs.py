@@ -192,7 +192,7 @@ CASES = [
        '--records is empty'),
   Case('many prompts', f'records plan --effect=0.1 --templates={10 ** 9}',
        'more than 100,000 prompts'),
-  Case('a finger on the keyboard', f'{MEASURE} --permutations={10 ** 23}', 'at most 1,000,000'),
+  Case('many permutations', f'{MEASURE} --permutations={10 ** 23}', 'at most 1,000,000'),
   # Scorers and lexicons.
   Case('a service that is no host', MEASURE.replace('vader', 'google')
        + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
@@ -216,7 +216,7 @@ CASES = [
        'has no reduction that it could lose'),
   # Masked language models.
   Case('a workdir that is a file', MASKED.replace('DIR/w', 'DIR/t.txt'),
-       't.txt is a file: name a folder', {'t.txt': GOOD}),
+       't.txt is no folder: name one', {'t.txt': GOOD}),
   Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
   Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belongs to --cda=one'),
   Case('sizes of a checkpoint', MASKED + ' --init=DIR --layers=4', '--layers is of a new model'),
