@@ -79,6 +79,17 @@ def test_a_value_may_be_a_subgroup_of_its_own(sizes):
       assert found[k, group, 0] == pytest.approx(w1(own, everything), abs=1e-12)
 
 
+def test_statistics_without_some_samples_are_those_of_the_others():
+  scores, groups = np.random.default_rng(27).random((2, 3, 40)), np.array([0, 1, 1])
+  left = np.delete(scores, [3, 23], axis=2)
+  found, expected = (
+    statistics.permuted(2, coupled=True, seed=1) for statistics in (
+      LabelStatistics(scores, groups, [[0, 1]]).without(3, 20),
+      LabelStatistics(left, groups, [[0, 1]])))
+  np.testing.assert_array_equal(found.all_pairs, expected.all_pairs)
+  np.testing.assert_array_equal(found.subgroups, expected.subgroups)
+
+
 def test_subgroups_of_equal_scores_are_at_distance_zero():
   scores = np.random.default_rng(26).random(30)
   for rows in ([[scores] * 3], [[np.full(30, 0.3)] * 3]):

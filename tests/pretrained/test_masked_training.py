@@ -202,3 +202,10 @@ def test_corpus_and_pronouns(tmp_path, capsys):
   assert all(0 < p < 1 for p in found['p_she'].values())
   row = pretrained_verbs._format_pronouns({'mlm': found}).splitlines()[-1].split(' | ')
   assert row[0] == '| mlm' and row[1].startswith(f"{found['r']['value']:.3f} (")
+
+
+def test_a_loss_that_is_no_number_is_printed(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr('fairjax.run.masked_training.train_on_text', lambda *_, **__: {
+    'steps': 2, 'result': {'loss': 'nan', 'accuracy': 0.0, 'places': 3.0, 'skipped_updates': 1}})
+  assert main(['models', 'masked-lm', f'--data={tmp_path}', f'--workdir={tmp_path}']) == 0
+  assert 'validation loss nan, accuracy 0.0000' in capsys.readouterr().out
