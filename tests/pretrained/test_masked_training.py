@@ -205,7 +205,7 @@ def test_corpus_and_pronouns(tmp_path, capsys):
 
 
 def test_a_loss_that_is_no_number_is_printed(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr('fairjax.run.masked_training.train_on_text', lambda *_, **__: {
+  monkeypatch.setattr(training, 'train_on_text', lambda *_, **__: {
     'steps': 2, 'result': {'loss': 'nan', 'accuracy': 0.0, 'places': 3.0, 'skipped_updates': 1}})
-  assert main(['models', 'masked-lm', f'--data={tmp_path}', f'--workdir={tmp_path}']) == 0
+  assert cli.main(['models', 'masked-lm', f'--data={tmp_path}', f'--workdir={tmp_path}']) == 0
   assert 'validation loss nan, accuracy 0.0000' in capsys.readouterr().out
