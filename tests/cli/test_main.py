@@ -167,10 +167,14 @@ import os, signal, sys, threading, time, traceback
 from fairjax.cli import main as cli
 from fairjax.generate import noise
 before, watches = noise.seed_words, []
+def compiling():
+  try:
+    return any('backend_compile' in frame.f_code.co_name for frame, _ in traceback.walk_stack(
+      sys._current_frames()[threading.main_thread().ident]))
+  except AttributeError:  # the main thread left a frame while it was read
+    return False
 def interrupt():
-  main = threading.main_thread().ident
-  while not any('backend_compile' in frame.f_code.co_name for frame, _ in
-                traceback.walk_stack(sys._current_frames()[main])):
+  while not compiling():
     time.sleep(0.01)
   os.kill(os.getpid(), signal.SIGTERM)
 def place(*arguments, **options):
