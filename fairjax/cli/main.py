@@ -26,7 +26,7 @@ from select import POLLERR, POLLHUP, poll
 from fairjax import __version__, processes
 from fairjax.cli.verb import Command, Parser
 from fairjax.config import Config
-from fairjax.errors import Fault, Preempted, UserError, unknown_name
+from fairjax.errors import Fault, Preempted, UserError, first_line, unknown_name
 
 # Errors of a full, failing or protected disk; a traceback would add nothing.
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
@@ -165,6 +165,13 @@ def _run(argv: Sequence[str] | None) -> int:
     where = e.filename or getattr(options, 'workdir', None) or getattr(options, 'output', None)
     print(f'fairjax: {where or "a file"} cannot be written or read: {e.strerror} (disk, rights): '
           'fix it, then the same command continues', file=sys.stderr)
+    return 1
+  except (MemoryError, RuntimeError) as e:  # JAX's error is a RuntimeError
+    if debug or not (isinstance(e, MemoryError) or 'RESOURCE_EXHAUSTED' in str(e)):
+      raise
+    print(f'fairjax: there is not enough memory ({first_line(e)}): use smaller batches '
+          '(--batch-size, --config.sample.batch_size), fewer samples or more devices; what was '
+          'saved stays', file=sys.stderr)
     return 1
 
 

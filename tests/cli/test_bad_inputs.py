@@ -188,6 +188,7 @@ CASES = [
          'r.jsonl': records(), 'config.json': '{"workdir_format": 1}'}),
   Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
        'r/paper cannot be written', {'r': ''}),
+  Case('a result to the standard output', f'{MEASURE} --output=-', 'a file of that name'),
   Case('a pilot that a shell lost', 'records plan --effect=0.1 --records=',
        '--records is empty'),
   Case('many prompts', f'records plan --effect=0.1 --templates={10 ** 9}',

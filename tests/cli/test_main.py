@@ -1,5 +1,6 @@
 """The command line: closed pipes, spellings, the program's name twice, groups, interruptions."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fairjax import processes
@@ -43,6 +46,19 @@ def test_a_broken_pipe_that_is_not_ours_is_a_fault(monkeypatch):
   monkeypatch.setattr(cli, '_run', broken)
   with pytest.raises(BrokenPipeError):
     cli.main(['doctor'])
+
+
+@pytest.mark.parametrize('array', [np.zeros, jnp.zeros])
+def test_too_little_memory_is_one_line(monkeypatch, capsys, array):
+  def run(options):
+    array(1 << 50)
+
+  monkeypatch.setattr(cli, 'parse', lambda argv: argparse.Namespace(verb='measure', run_command=run))
+  assert cli.main(['measure']) == 1
+  line, = capsys.readouterr().err.splitlines()
+  assert 'memory' in line and '--batch-size' in line
+  with pytest.raises((MemoryError, RuntimeError)):
+    cli.main(['measure', '--debug'])
 
 
 def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path, monkeypatch):
