@@ -155,6 +155,34 @@ def one_device():
 
 
 @pytest.fixture
+def refused(capsys) -> Callable[..., str]:
+  """Calls the command line, which must refuse with 2 and a last line of certain words."""
+  from fairjax.cli.main import main
+
+  def check(command, *words):
+    capsys.readouterr()
+    assert main([*map(str, command)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]  # lines of progress may come first
+    assert line.startswith('fairjax: ') and all(w in line for w in words), line
+    return line
+
+  return check
+
+
+@pytest.fixture
+def found(capsys) -> Callable[..., Any]:
+  """Calls the command line with `--json`: the object that it prints."""
+  from fairjax.cli.main import main
+
+  def call(*command):
+    capsys.readouterr()
+    assert main([*map(str, command), '--json']) == 0
+    return json.loads(capsys.readouterr().out)
+
+  return call
+
+
+@pytest.fixture
 def run_with_libtpu(repository) -> Callable[..., subprocess.CompletedProcess[str]]:
   """Runs Python with some arguments in a process of its own, where libtpu may be loaded.
 
