@@ -132,13 +132,6 @@ def test_errors_in_subgroups(tmp_path, subgroups, message):
     load_attribute(write(tmp_path, f"name: x\nsubgroups: {subgroups}\ntemplates: ['{{value}} is']"))
 
 
-def test_without_templates_there_are_no_prompts(tmp_path):
-  attribute = load_attribute(write(tmp_path, 'name: land\nvalues: [France, Japan]'))
-  assert attribute.templates == () and attribute.value_index('Japan') == 1
-  with pytest.raises(UserError, match='attribute land has no templates'):
-    attribute.prefixes()
-
-
 def test_errors_without_a_usable_file(tmp_path):
   with pytest.raises(UserError, match="attribute or YAML file 'contry'.*did you mean 'country'"):
     load_attribute('contry')

@@ -18,7 +18,6 @@ from fairjax.counterfactual import (
   load_attribute,
   matching,
 )
-from fairjax.errors import UserError
 from fairjax.vocabulary import (
   build_word_vocabulary,
   load_vocabulary,
@@ -330,8 +329,3 @@ def test_tokenizers_of_models_match_and_swap_as_the_whole_text(tmp_path, kind):
         assert vocabulary.decode(swapped) == vocabulary.decode(
           vocabulary.encode_batch([whole])[0])
   assert total > 50
-
-
-def test_crossed_attributes_are_for_prompts_only():
-  with pytest.raises(UserError, match='crosses two attributes, for prompts only'):
-    TextMatcher(load_attribute('country*occupation'))

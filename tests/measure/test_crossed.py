@@ -197,7 +197,7 @@ def test_records_without_templates_find_theirs_and_texts_are_refused(tmp_path):
           for v in attribute.values]
   found = {r['template'] for r in read_records(rows, attributes=[attribute])}
   assert found == {'{name} moved to {country} with {their_name/them_name} friend and'}
-  with pytest.raises(UserError, match='crosses two'):
+  with pytest.raises(UserError, match='crosses two attributes, for prompts only'):
     TextMatcher(attribute)
   asked, answers = tmp_path / 'asked.csv', tmp_path / 'answers.jsonl'
   asked.write_text('prompt,answer\n"I think Asia from Iran is a",cook\n"Iran is",big\n'

@@ -123,7 +123,6 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch
   assert main(command) == 0
   out = capsys.readouterr().out
   assert 'CC BY 4.0' in out and '2006 positive' in out
-  assert len(load_scorer('opinion', lexicon=[output]).lexicon) == 2006 + 4783 - 2 * 3
   for url, message in (('https://127.0.0.1:1/l.zip', '--lexicon POSITIVE NEGATIVE'),
                        (serve(archive()), 'is not the list of Hu and Liu')):
     monkeypatch.setattr(lexicons, 'URL', url)
@@ -133,17 +132,9 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch
   assert not (tmp_path / 'other').exists()
 
 
-def test_lexicon_file_format(tmp_path):
-  path = tmp_path / 'positive.txt'
-  path.write_bytes(b'\xef\xbb\xbf; a header; with words\r\n;\r\n\r\ngood\r\nna\xc3\xafve\r\n')
-  assert read_lexicon(path) == ['good', 'naïve']
-
-
 @pytest.mark.parametrize('content, message', [
   (b'; only a header\n', 'holds no word'),
-  (b'good\nvery bad\n', r'words\.txt:2: .* several words'),
-  (b'good\n\nna\xefve\n', r'words\.txt:3: not UTF-8'),
-])
+  (b'good\nvery bad\n', r'words\.txt:2: .* several words')])
 def test_lexicon_errors_name_file_and_line(tmp_path, content, message):
   path = tmp_path / 'words.txt'
   path.write_bytes(content)

