@@ -188,7 +188,7 @@ def test_reports_and_comparisons_are_those_of_the_files(tmp_path):
     assert found.found['differences'] == whole['differences']
   assert 'm0 and m1, individual_fairness vader' in found.verdict
   html = results[0]._repr_html_()
-  assert 'I.F. vader' in html and 'within noise' in html or 'above noise' in html
+  assert 'I.F. vader' in html and ('within noise' in html or 'above noise' in html)
 
 
 @pytest.mark.parametrize(('data', 'columns', 'message'), [

@@ -16,7 +16,7 @@ from fairjax.config import MeshConfig, ModelConfig, TrainConfig
 from fairjax.model import language_model, parameter_counts
 from fairjax.tpu.programs import model_of
 from fairjax.train import make_mesh, steps
-from tests.benchmarks import floors, harness, model_flags, sampler, tradeoff
+from tests.benchmarks import floors, harness, model_flags, sampler
 
 PROVENANCE = {'benchmark', 'options', 'command', 'device', 'cores', 'load_average', 'platform',
               'versions', 'date'}
@@ -167,25 +167,6 @@ def test_data(run):
   assert found['preparation']['chunks']['tokens_per_cpu_s'] > 0
 
 
-def test_tradeoff_draws_every_model_of_the_result(repository, monkeypatch):
-  drawn = []
-  monkeypatch.setattr(
-    tradeoff, 'plot_tradeoff', lambda path, *, panels, scorer: drawn.extend(panels))
-  path = repository / 'tests/benchmarks/results/pretrained_wikipedia_h200_2026-11-27.json'
-  monkeypatch.setattr(sys, 'argv', ['tradeoff', str(path), 'figure.png'])
-  tradeoff.main()
-  rows = json.loads(path.read_text())['rows']
-  found = [(title, label, p['name'], p['cost']['value']) for title, label, points in drawn
-           for p in points]
-  assert sorted(found) == sorted(
-    (row['attribute'], label, row['model'], cost) for row in rows for label, cost in (
-      ('perplexity a token (lower is better)', row['perplexity_token']['test']),
-      ('texts that mention the value (%)', 100 * row['mentions_of_value'])))
-  for p in drawn[0][2]:
-    known = p['name'].startswith(('embedding', 'sentiment'))
-    assert p['name'] == (f"{p['method']}-{p['weight']}" if known else p['method'])
-
-
 def test_checks_of_a_job_that_does_nothing(run, monkeypatch):
   checks = importlib.import_module('tests.benchmarks.checks')
   monkeypatch.setattr(checks.Clocks, 'install', lambda self: self.wrap(list, 'm.f')('ab'))
@@ -277,12 +258,3 @@ def test_bytes_of_training_hold_parameters_gradients_and_moments():
   counted = 4 * parameter_counts(MODEL)['total'] * (4 + 2 + 4) + inputs + 2 * 3 * 2 * 8 * 16 * 4
   assert one.nbytes == pytest.approx(counted, rel=1e-3)  # lengths and steps are counters
   assert one.operations < two.operations < 2 * one.operations
-
-
-def test_peaks_are_those_of_the_data_sheets():
-  class Device:
-    device_kind = 'NVIDIA H200'
-
-  peak = harness.share_of_peak(989e12, 2.0, devices=[Device()], dtype='bfloat16')
-  assert peak == pytest.approx(0.5)
-  assert harness.share_of_peak(1.0, 1.0, devices=[Device()], dtype='float32') is None

@@ -149,13 +149,6 @@ def test_blocks_of_samples_do_not_matter(params, coupled, devices, scored, drawn
     sampler.make_sampler.cache_clear()
 
 
-def test_few_samples_do_not_read_a_large_table_often():
-  """With a vocabulary of 267,735 a block still has the rows that its product needs."""
-  scored, drawn = sampler.count_blocks(1024, 4, 267735, 'cpu')
-  assert (1024 // scored) * 4 >= sampler._SCORED_ROWS
-  assert 1024 // scored // drawn == 1
-
-
 def test_compiles_once_for_templates_and_models(params):
   draw(params)
   sample = sampler.make_sampler(jax.default_backend())

@@ -131,9 +131,9 @@ def test_exit_codes_and_junit(tmp_path, capsys):
   rows = [first | {'continuation': ''}, *others, first | {'arm': 'rewording', 'rewording': 1}]
   rows += [r | {'arm': 'rewording', 'rewording': 1} for r in others]
   (tmp_path / 'new').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  for verb in (['compare', 'gate', f'--against={tmp_path / "old"}', '--permutations=9'],
-               ['records', 'plan', '--effect=0.3']):
-    main([*verb, f'--records={tmp_path / "new"}', '--attribute=country', '--scorer=recorded:s',
-          '--empty=drop'])
+  for code, *verb in ((3, 'compare', 'gate', f'--against={tmp_path / "old"}', '--permutations=9'),
+                      (0, 'records', 'plan', '--effect=0.3')):
+    assert main([*verb, f'--records={tmp_path / "new"}', '--attribute=country',
+                 '--scorer=recorded:s', '--empty=drop']) == code
     line = capsys.readouterr().err
     assert '1 of 480 continuations are empty' in line and '480 records of rewordings' in line
