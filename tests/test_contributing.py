@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from record_cases import records_of
 
 from fairjax.cli import main as cli
 from fairjax.config_io import load_config
@@ -39,11 +40,8 @@ def module(path: pathlib.Path):
 @pytest.fixture(scope='module')
 def records(folder):
   """200 continuations a cell; the i-th value is insulted in 5 i of them, in every template."""
-  attribute = load_attribute(folder / 'religion.yaml')
-  return [
-    {'attribute': 'religion', 'value': attribute.values[p.value].text, 'template': p.template,
-     'sample': n, 'prefix': p.text, 'continuation': INSULT if n < 5 * p.value else KIND}
-    for p in attribute.prefixes() for n in range(200)]
+  return records_of(load_attribute(folder / 'religion.yaml'), 200,
+                    lambda p, n: INSULT if n < 5 * p.value else KIND)
 
 
 def test_an_attribute_is_a_file(folder, capsys, monkeypatch):

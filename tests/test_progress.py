@@ -9,6 +9,7 @@ import sys
 import termios
 
 import pytest
+from record_cases import records_of, write_lines
 
 from fairjax import progress
 from fairjax.counterfactual import load_attribute
@@ -90,29 +91,27 @@ def test_in_a_log_there_are_plain_lines(tmp_path):
   assert lines[-2].startswith('[train] rows: 40 of 40 rows, ') and 'ETA' not in lines[-2]
 
 
-def records(path):
-  rows = [{'attribute': 'country', 'value': v.text, 'template': 0, 'sample': s,
-           'prefix': COUNTRY.prefix(0, i), 'continuation': f' good {s} .'}
-          for s in range(3) for i, v in enumerate(COUNTRY.values)]
-  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  return path
+@pytest.fixture
+def records(tmp_path):
+  return write_lines(tmp_path / 'r.jsonl', records_of(
+    load_attribute('country'), 3, lambda p, i: f' good {i} .', 1))
 
 
-def test_json_on_stdout_stays_json_beside_a_bar(tmp_path):
+def test_json_on_stdout_stays_json_beside_a_bar(records):
   code = ('from fairjax import progress; from fairjax.cli.main import main; '
           'progress.BAR_INTERVAL_SEC = 0; raise SystemExit(main())')
   out, seen = run_on_terminal(
-    ['-c', code, 'measure', f'--records={records(tmp_path / "r.jsonl")}', '--attribute=country',
-     '--scorer=vader', '--permutations=20', '--json'], stdout_too=False)
+    ['-c', code, 'measure', f'--records={records}', '--attribute=country', '--scorer=vader',
+     '--permutations=20', '--json'], stdout_too=False)
   assert json.loads(out)['records'] == 30
   assert 'reading: 30 records' in seen and 'pairs of values: 100%' in seen
   assert screen(seen) == ['vader: scored 3 texts']
 
 
-def test_a_closed_stderr_takes_nothing_from_stdout(tmp_path):
+def test_a_closed_stderr_takes_nothing_from_stdout(records):
   done = subprocess.run(
     ['bash', '-c', '"$0" -m fairjax "$@" 2>&-', sys.executable, 'measure', '--attribute=country',
-     f'--records={records(tmp_path / "r.jsonl")}', '--scorer=vader', '--permutations=20', '--json'],
+     f'--records={records}', '--scorer=vader', '--permutations=20', '--json'],
     stdout=subprocess.PIPE, check=True)
   assert json.loads(done.stdout)['records'] == 30
 

@@ -15,6 +15,7 @@ import shutil
 import numpy as np
 import pytest
 from human_oracle import fill
+from record_cases import records_of, write_lines
 from safetensors.numpy import load_file, save_file
 from test_docs import README, fairjax_commands
 from test_export import FIELDS
@@ -92,12 +93,8 @@ LONG = ('run --config=configs/quickstart.py', 'run --config=configs/text.py',
 
 
 def write_records(path, model, samples=2):
-  country = load_attribute('country')
-  path.write_text(''.join(
-    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value], 'model': model,
-                'template': p.template, 'prefix': p.text, 'sample': i,
-                'continuation': f' was {("good", "bad")[(p.value + i) % 2]} and {model}.'}) + '\n'
-    for p in country.prefixes() for i in range(samples)))
+  write_lines(path, records_of(load_attribute('country'), samples, lambda p, i: (
+    f' was {("good", "bad")[(p.value + i) % 2]} and {model}.'), model=model))
 
 
 def write_wikitext(folder):

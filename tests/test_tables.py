@@ -4,14 +4,17 @@ import collections
 import contextlib
 import csv
 import decimal
+import functools
 import io
 import json
 import lzma
+import math
 import os
 import random
 
 import pytest
 from backports import zstd
+from record_cases import records_of
 from test_inputs import PACKERS, zipped
 
 from fairjax.cli.main import main
@@ -31,13 +34,8 @@ from fairjax.tables import Table, arrow, parse_json, read_rows
 BOM = b'\xef\xbb\xbf'
 COUNTRY = load_attribute('country')
 FIELDS = ('attribute', 'value', 'template', 'sample', 'prefix', 'continuation')
+rows = functools.partial(records_of, COUNTRY, templates=1)
 ODD = 'He said "no", then; a\ttab and\na line: caf\u00e9'
-
-
-def rows(samples=3, continuation=lambda value, sample: 'a good day'):
-  return [{'attribute': 'country', 'value': value.text, 'template': 0, 'sample': sample,
-           'prefix': COUNTRY.prefix(0, i), 'continuation': continuation(value.text, sample)}
-          for sample in range(samples) for i, value in enumerate(COUNTRY.values)]
 
 
 def as_lines(records):
@@ -76,7 +74,7 @@ def read(path, **options):
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('packing', PACKERS)
 def test_records_are_read_in_every_form(tmp_path, form, packing):
-  expected = rows(continuation=lambda value, sample: f'{ODD} {value} {sample}')
+  expected = rows(continuation=lambda p, i: f'{ODD} {p.text} {i}')
   for name, mark in (('r.jsonl', b''), ('r', BOM)):
     if form != 'Parquet' or not mark:
       (tmp_path / name).write_bytes(PACKERS[packing](mark + FORMS[form](expected)))
@@ -187,17 +185,16 @@ def measured(path, *options):
 
 
 def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
-  def continuation(value, sample):
-    if value in ('Syria', 'Iran') and sample % 2:
-      return (None, '', ' \n', math_nan)[sample // 2 % 4]
-    return f'a {"good" if sample % 3 else "terrible"} day'
-  math_nan = float('nan')
+  def continuation(p, i):
+    if p.value < 2 and i % 2:
+      return (None, '', ' \n', math.nan)[i // 2 % 4]
+    return f'a {"good" if i % 3 else "terrible"} day'
   path = tmp_path / 'r.jsonl'
   path.write_bytes(as_lines(rows(16, continuation)))
   assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader']) == 2
   error = capsys.readouterr().err
   assert '8 continuations that are null, read as empty' in error and '--empty=drop' in error
-  assert (f'{path}:11: this continuation is empty, as are 16 of 160: Syria 8 of 16, Iran 8 of 16.'
+  assert (f'{path}:2: this continuation is empty, as are 16 of 160: Syria 8 of 16, Iran 8 of 16.'
           in error)
   # Coupled: the partners in the same sample go with them, so only even samples are left.
   even = tmp_path / 'even.jsonl'
@@ -227,7 +224,7 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys):
   assert main(report) == 2
   assert main([*report, '--empty=drop']) == 0
   assert 'Syria 50.0 %, Iran 50.0 %' in (tmp_path / 'report' / 'report.md').read_text()
-  path.write_bytes(as_lines(rows(2, lambda value, sample: '' if value == 'Iran' else 'x')))
+  path.write_bytes(as_lines(rows(2, lambda p, i: '' if p.value == 1 else 'x')))
   capsys.readouterr()
   assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
                '--empty=drop', '--independent']) == 2

@@ -11,6 +11,7 @@ import google_server
 import grpc
 import pytest
 from human_oracle import fill
+from record_cases import records_of, write_lines
 
 from fairjax import pretrained
 from fairjax.cli.main import main
@@ -40,14 +41,10 @@ def name():
 @pytest.fixture(scope='module')
 def records(tmp_path_factory):
   """Of country: one value of the first template has a long text, with a token at its end."""
-  path, country = tmp_path_factory.mktemp('records') / 'r.jsonl', load_attribute('country')
-  path.write_text(''.join(
-    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value], 'model': 'm',
-                'template': p.template, 'prefix': p.text, 'sample': 0,
-                'continuation': f'{LONG}{country.value_texts[0]}' if not (p.value or p.template)
-                else f'a happy farmer in {country.value_texts[p.value]}'}) + '\n'
-    for p in country.prefixes() if p.template < 3))
-  return path
+  names = load_attribute('country').value_texts
+  return write_lines(tmp_path_factory.mktemp('records') / 'r.jsonl', records_of(
+    load_attribute('country'), 1, lambda p, i: f'a happy farmer in {names[p.value]}' if (
+      p.value or p.template) else f'{LONG}{names[0]}', 3, model='m'))
 
 
 def fairjax(*arguments, code=0):
@@ -218,14 +215,11 @@ CANARY = 'AIzaCanary0123456789abcdefghijklmnopqrs'
 
 @pytest.fixture
 def answers(tmp_path):
-  path, country = tmp_path / 'mine' / 'answers.jsonl', load_attribute('country')
+  path = tmp_path / 'mine' / 'answers.jsonl'
   path.parent.mkdir()
-  path.write_text(''.join(
-    json.dumps({'attribute': 'country', 'value': country.value_texts[p.value],
-                'template': p.template, 'prefix': p.text, 'scores': {'human': (p.value % 3) / 2},
-                'continuation': f' is answer {p.value % 4} of {p.template}.'}) + '\n'
-    for p in country.prefixes() if p.template < 3))
-  return path
+  return write_lines(path, records_of(
+    load_attribute('country'), 1, lambda p, i: f' is answer {p.value % 4} of {p.template}.', 3,
+    scores=lambda p, i: {'human': (p.value % 3) / 2}))
 
 
 def test_quota_key_and_resumption_on_the_command_line(tmp_path, answers, repository):

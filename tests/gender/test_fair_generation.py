@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
+from record_cases import records_of, write_lines
 
 from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
@@ -338,18 +339,12 @@ JOBS = {'female': ['a nurse', 'a waitress', 'a lawyer', 'an artist at night'],
 
 
 def write_records(path, *, samples=25, change=lambda row: row, model='m'):
-  rows = []
-  for prefix in ATTRIBUTE.prefixes():
-    value = ATTRIBUTE.values[prefix.value]
-    for sample in range(samples):
-      job = JOBS[value.subgroup][(sample + prefix.template) % 4]
-      rows.append(change({
-        'attribute': 'profession_prompts', 'value': value.text, 'subgroup': value.subgroup,
-        'template': prefix.template, 'sample': sample, 'prefix': prefix.text,
-        'continuation': f' {job}, number {sample}.', 'model': model,
-        'scores': {'regard': 0.9 - sample % 2 / 10 if value.subgroup == 'male' else 0.2}}))
-  path.write_text(''.join(json.dumps(r) + '\n' for r in rows if r), encoding='utf-8')
-  return path
+  groups = [value.subgroup for value in ATTRIBUTE.values]
+  rows = records_of(
+    ATTRIBUTE, samples, lambda p, i: f' {JOBS[groups[p.value]][(i + p.template) % 4]}, number {i}.',
+    model=model, subgroup=lambda p, i: groups[p.value],
+    scores=lambda p, i: {'regard': 0.9 - i % 2 / 10 if groups[p.value] == 'male' else 0.2})
+  return write_lines(path, filter(None, map(change, rows)))
 
 
 @pytest.fixture(scope='module')

@@ -4,6 +4,7 @@ import json
 import zipfile
 
 import pytest
+from record_cases import write_lines
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
@@ -14,11 +15,6 @@ COUNTRY = load_attribute('country')
 PROMPTS = [(p.text, COUNTRY.value_texts[p.value]) for p in COUNTRY.prefixes() if p.template < 2]
 
 
-def lines(path, rows):
-  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-  return path
-
-
 def lm_eval(path):
   rows = [{'doc_id': i, 'doc': {'q': prompt}, 'target': '', 'filter': 'none', 'doc_hash': 'a',
            'arguments': {'gen_args_0': {'arg_0': [json.dumps([{'role': 'user', 'content': prompt}])]
@@ -26,7 +22,7 @@ def lm_eval(path):
            'resps': [[f'one {i}', f'two {i}']], 'filtered_resps': [f'one {i}']}
           for i, (prompt, _) in enumerate(PROMPTS)]
   rows.append(rows[0] | {'resps': [[[-3.5, False]]]})
-  return lines(path / 'samples_task.jsonl', rows), [], 2
+  return write_lines(path / 'samples_task.jsonl', rows), [], 2
 
 
 def inspect_samples():
@@ -74,7 +70,7 @@ def csv_table(path):
 
 
 def openai_batch(path):
-  requests = lines(path / 'requests.jsonl', [
+  requests = write_lines(path / 'requests.jsonl', [
     {'custom_id': f'{value}|{i}', 'method': 'POST', 'url': '/v1/chat/completions', 'body': {
       'model': 'm', 'messages': [{'role': 'user', 'content': prompt}], 'n': 2}}
     for i, (prompt, value) in enumerate(PROMPTS)])
@@ -83,7 +79,7 @@ def openai_batch(path):
       {'index': k, 'message': {'role': 'assistant', 'content': f'text {i} {k}'}}
       for k in range(2)]}}} for i, (_, value) in enumerate(PROMPTS)]
   results.append({'id': 'c', 'custom_id': 'x', 'response': None, 'error': {'code': 'expired'}})
-  return lines(path / 'results.jsonl', results), [
+  return write_lines(path / 'results.jsonl', results), [
     f'--requests={requests}', '--map=value=custom_id.0'], 2
 
 
@@ -130,7 +126,8 @@ def chat(answers):
 def test_refusals_are_empty_and_what_has_no_answer_is_counted(form, rows, said, tmp_path, capsys):
   file = tmp_path / 'answers.json'
   file.write_text(json.dumps(rows))
-  asked = lines(tmp_path / 'asked.jsonl', [{'custom_id': 'a', 'body': {'prompt': PROMPTS[0][0]}}])
+  asked = write_lines(
+    tmp_path / 'asked.jsonl', [{'custom_id': 'a', 'body': {'prompt': PROMPTS[0][0]}}])
   assert main(['records', 'convert', f'--from={form}', f'--records={file}', '--attribute=country',
                f'--output={tmp_path / "records.jsonl"}',
                *[f'--requests={asked}'] * (form == 'openai-batch')]) == 0
@@ -142,7 +139,7 @@ def test_refusals_are_empty_and_what_has_no_answer_is_counted(form, rows, said, 
 
 def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
   names = COUNTRY.value_texts[:2]
-  table = lines(tmp_path / 'table.jsonl', [
+  table = write_lines(tmp_path / 'table.jsonl', [
     {k: v for i, name in enumerate(names)
      for k, v in ((f'{name}_prompt', PROMPTS[i + t][0]), (f'{name}_response', f'r {t}'))}
     for t in (0, len(COUNTRY.values), 0)])
@@ -154,19 +151,19 @@ def test_counterfactual_tables_of_langfair_and_responses_of_openai(tmp_path):
   assert main(['records', 'convert', '--from=langfair', f'--records={spaced}',
                f'--attribute={groups}', f'--output={tmp_path / "spaced.jsonl"}']) == 0
   assert [r['continuation'] for r in read_records(tmp_path / 'spaced.jsonl')] == ['a, b', 'c']
-  asked = lines(tmp_path / 'asked.jsonl', [
+  asked = write_lines(tmp_path / 'asked.jsonl', [
     {'prompt': f'Here {text} is', 'response': 'x'} for text in (
       'African American', 'American', 'non-binary', 'an African American or American')])
   assert main(['records', 'convert', '--from=langfair', f'--records={asked}',
                f'--attribute={groups}', f'--output={tmp_path / "asked_for.jsonl"}']) == 0
   assert [r['value'] for r in read_records(tmp_path / 'asked_for.jsonl')] == [
     'African American', 'American', 'non-binary']
-  answers = lines(tmp_path / 'answers.jsonl', [
+  answers = write_lines(tmp_path / 'answers.jsonl', [
     {'custom_id': str(i), 'error': None, 'response': {'status_code': 200, 'body': {'output': [
       {'type': 'reasoning', 'summary': []},
       {'type': 'message', 'content': [{'type': 'output_text', 'text': 'fine'}]}]}}}
     for i in range(2)])
-  requests = lines(tmp_path / 'requests.jsonl', [
+  requests = write_lines(tmp_path / 'requests.jsonl', [
     {'custom_id': str(i), 'body': {'input': PROMPTS[i][0]}} for i in range(2)])
   for form, file, more, count in (('langfair', table, [], 6),
                                   ('openai-batch', answers, [

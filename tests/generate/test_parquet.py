@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_foreign import lines
+from record_cases import write_lines
 
 from fairjax.cli.main import commands, main
 from fairjax.counterfactual import load_attribute
@@ -73,7 +73,7 @@ CASES = {
 @pytest.mark.parametrize('name', CASES)
 @pytest.mark.parametrize('suffix', ['.jsonl', '.jsonl.gz'])
 def test_records_come_back_as_they_were(tmp_path, name, suffix):
-  source = lines(tmp_path / 'a.jsonl', CASES[name])
+  source = write_lines(tmp_path / 'a.jsonl', CASES[name])
   there, back = tmp_path / 'b.parquet', tmp_path / f'c{suffix}'
   assert convert_records(source, there, log=print) == len(CASES[name])
   assert convert_records(there, back, log=print) == len(CASES[name])
@@ -83,7 +83,7 @@ def test_records_come_back_as_they_were(tmp_path, name, suffix):
 
 def test_columns_have_types_and_others_read_them(tmp_path):
   path = tmp_path / 'r.parquet'
-  convert_records(lines(tmp_path / 'r.jsonl', full()), path, log=print)
+  convert_records(write_lines(tmp_path / 'r.jsonl', full()), path, log=print)
   types = {f.name: str(f.type) for f in pq.read_schema(path)}
   assert types['continuation'] == 'string' and types['template'] == types['sample'] == 'int64'
   assert types['scores'].startswith('map<string, double')
@@ -94,7 +94,7 @@ def test_columns_have_types_and_others_read_them(tmp_path):
 
 def test_records_are_written_and_read_in_row_groups(tmp_path, monkeypatch):
   monkeypatch.setattr(parquet, 'ROW_GROUP', 20)
-  source, path = lines(tmp_path / 'r.jsonl', full(5)), tmp_path / 'r.parquet'
+  source, path = write_lines(tmp_path / 'r.jsonl', full(5)), tmp_path / 'r.parquet'
   assert convert_records(source, path, log=print) == 50
   with pq.ParquetFile(path) as file:
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [20, 20, 10]
@@ -145,7 +145,7 @@ def test_bad_rows_are_named(tmp_path, capsys, columns, message):
 
 def test_damaged_files_are_refused_in_one_line(tmp_path):
   path = tmp_path / 'r.parquet'
-  convert_records(lines(tmp_path / 'r.jsonl', full(40)), path, log=print)
+  convert_records(write_lines(tmp_path / 'r.jsonl', full(40)), path, log=print)
   whole = path.read_bytes()
   assert len(plain(path)) == 400
   middle = len(whole) // 3  # in a page: its checksum tells
@@ -164,7 +164,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
 
 
 def test_what_parquet_cannot_hold_is_refused_and_nothing_is_left(tmp_path):
-  source = lines(tmp_path / 'a.jsonl', [BASE | {'scores': {'\udfff': 0.5}}])
+  source = write_lines(tmp_path / 'a.jsonl', [BASE | {'scores': {'\udfff': 0.5}}])
   with pytest.raises(UserError, match=":1: field 'scores' holds half a character"):
     convert_records(source, tmp_path / 'b.parquet', log=print)
   assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
@@ -182,7 +182,7 @@ def measured(path, *more):
 
 def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  lines(tmp_path / 'generations.jsonl', full(4))
+  write_lines(tmp_path / 'generations.jsonl', full(4))
   wanted = measured('generations.jsonl', '--scorer=vader', '--scorer=recorded:mine',
                     '--keep=scores')
   example = shlex.split(commands('records')['records convert'].example)[1:]
@@ -198,7 +198,7 @@ def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch
   assert json.loads(pq.read_schema('generations.parquet').metadata[b'fairjax.records']) == {
     'source': 'generations.jsonl', 'scorers': {'vader': header['fingerprint']}}
   bare = [{k: v for k, v in r.items() if k not in ('attribute', 'value')} for r in full(4)]
-  lines(tmp_path / 'bare.jsonl', bare)
+  write_lines(tmp_path / 'bare.jsonl', bare)
   convert = ['records', 'convert', '--records=bare.jsonl', '--output=named.jsonl']
   assert main(convert) == 2 and main([*convert, '--attribute=country']) == 0
   assert measured('named.jsonl', '--scorer=vader', '--scorer=recorded:mine') == wanted
@@ -219,10 +219,10 @@ class LengthEncoder:
 def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   rows = full(4)
-  lines(tmp_path / 'r.jsonl', rows)
+  write_lines(tmp_path / 'r.jsonl', rows)
   measured('r.jsonl', '--scorer=vader', '--keep=s')
-  lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
-  lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
+  write_lines(tmp_path / 'other.jsonl', [rows[0] | {'continuation': 'never scored'}])
+  write_lines(tmp_path / 'double.jsonl', [r | {'scores': {'vader': 0.123}} for r in rows])
   generations = read_generations(read_records('r.jsonl'), load_attribute('country'))
   prefix_cosines(generations, LengthEncoder(), directory='s')
   file = 's/country.vader.jsonl'
@@ -248,7 +248,7 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
 
 def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
   path = tmp_path / 'r.parquet'
-  convert_records(lines(tmp_path / 'r.jsonl', full()), path, log=print)
+  convert_records(write_lines(tmp_path / 'r.jsonl', full()), path, log=print)
   monkeypatch.setitem(sys.modules, 'pyarrow', None)  # as import finds it where it is missing
   capsys.readouterr()
   for arguments in (['measure', f'--records={path}', '--attribute=country', '--scorer=vader'],

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.spatial.distance
 import scipy.special
+from record_cases import records_of
 from test_sampler import CONFIG, make_params
 from test_similarity import ATTRIBUTE
 
@@ -32,15 +33,14 @@ from fairjax.run.next_token import next_token_divergence
 COLOURS = ATTRIBUTE.value_texts
 
 
-def make_generations(texts, *, numbered=True):
+def make_records(texts, **more):
   """`texts(template, value, sample)` for 2 templates, 3 values, 30 samples."""
-  records = []
-  for t, (a, value), s in itertools.product(range(2), enumerate(ATTRIBUTE.values), range(30)):
-    records.append({'attribute': 'colour', 'value': value.text, 'template': t, 'sample': s,
-                    'prefix': ATTRIBUTE.prefix(t, a), 'continuation': texts(t, a, s)})
-    if not numbered:
-      del records[-1]['sample']
-  return read_generations(records, ATTRIBUTE, empty='keep')
+  return records_of(ATTRIBUTE, 30, lambda p, s: texts(p.template, p.value, s), **more)
+
+
+def make_generations(texts, *, numbered=True):
+  return read_generations(make_records(texts, **{} if numbered else {'sample': None}), ATTRIBUTE,
+                          empty='keep')
 
 
 def biased(t, a, s):
@@ -196,14 +196,8 @@ def test_log_probs_are_those_of_a_whole_pass():
 
 
 def test_measures_hold_the_content_and_say_what_is_absent():
-  def records(text):
-    g = make_generations(text)
-    return [{'attribute': 'colour', 'value': COLOURS[a], 'template': g.templates[t],
-             'sample': int(s), 'prefix': p, 'continuation': c}
-            for t, a, s, p, c in zip(g.template_index, g.value_index, g.sample, g.prefixes,
-                                     g.continuations, strict=True)]
   scorers = [OpinionScorer(['sun'], ['moon'])]
-  found = measure_records(records(biased), ATTRIBUTE, scorers, permutations=20)
+  found = measure_records(make_records(biased), ATTRIBUTE, scorers, permutations=20)
   assert set(found['absent']) == {'semantic_similarity', 'next_token_divergence'}
   assert 'minilm' in found['absent']['semantic_similarity']
   assert found['semantic_similarity'] is None and found['next_token_divergence'] is None
@@ -211,7 +205,7 @@ def test_measures_hold_the_content_and_say_what_is_absent():
   first = found['distinct_words'][0]
   assert first['words'][0]['word'] == first['value']  # the value's own name tells it apart most
   given = measure_records(
-    records(biased), ATTRIBUTE, scorers, permutations=20,
+    make_records(biased), ATTRIBUTE, scorers, permutations=20,
     content=ContentOptions(next_token={'kl': 0.5}))
   assert given['next_token_divergence'] == {'kl': 0.5}
   assert set(given['absent']) == {'semantic_similarity'}

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from record_cases import records_of, write_lines
 from scipy.stats import wasserstein_distance
 from score_arrays import from_arrays
 
@@ -61,20 +62,16 @@ GAMMA = np.outer([1, -1, 0], [4] * 14 + [-4] * 14 + [0])
 
 def planted(attribute, gamma):
   """Records of a model whose shares of high scores are known."""
-  for prefix in attribute.prefixes():
-    i, j = attribute.levels[prefix.value]
-    for n in range(40):
-      high = n < 8 + ALPHA[i] + BETA[j] + gamma[i, j]
-      yield {'attribute': 'both', 'value': attribute.value_texts[prefix.value],
-             'template': prefix.template, 'prefix': prefix.text, 'continuation': f'so {n}',
-             'sample': n, 'scores': {'s': 0.9 if high else 0.4}}
+  def scores(p, n):
+    i, j = attribute.levels[p.value]
+    return {'s': 0.9 if n < 8 + ALPHA[i] + BETA[j] + gamma[i, j] else 0.4}
+  return records_of(attribute, 40, lambda p, n: f'so {n}', scores=scores)
 
 
 def test_the_gate_takes_all_combinations(both, tmp_path, capsys):
   attribute, files, expected = load_attribute(both), [], []
   for name, gamma in (('new', GAMMA), ('old', 0 * GAMMA)):
-    files.append(tmp_path / f'{name}.jsonl')
-    files[-1].write_text('\n'.join(map(json.dumps, planted(attribute, gamma))))
+    files.append(write_lines(tmp_path / f'{name}.jsonl', planted(attribute, gamma)))
     shares = (8 + np.add.outer(ALPHA, BETA) + gamma).ravel() / 40
     expected.append(0.5 * pair_mean(shares))  # scores are 0.4 and 0.9
   options = [f'--attribute={both}', '--scorer=recorded:s', '--json']
@@ -96,9 +93,9 @@ def test_planted_effects_pass_through_prompts_measure_and_report(
   assert main(['sample', '--prompts-only', f'--attribute={both}', f'--output={prompts}',
                *options]) == 0
   asked = [json.loads(line)['prefix'] for line in prompts.read_text().splitlines()]
-  rows = list(planted(attribute, gamma))
+  rows = planted(attribute, gamma)
   assert asked == list(dict.fromkeys(r['prefix'] for r in rows))
-  answers.write_text('\n'.join(map(json.dumps, rows)))
+  write_lines(answers, rows)
   capsys.readouterr()
   options = [f'--records={answers}', f'--attribute={both}', '--scorer=recorded:s']
   assert main(['measure', *options, '--permutations=99', '--json']) == 0

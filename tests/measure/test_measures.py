@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from record_cases import records_of, write_lines
 
 from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value, load_attribute
@@ -150,9 +151,7 @@ def test_missing_values_and_templates_are_named(attribute):
   with pytest.raises(UserError, match='no records of 1 of 6 pairs .*Sea Green in template 1'):
     read_generations(without, attribute)
   country = load_attribute('country')
-  few = [{'attribute': 'country', 'value': country.value_texts[p.value], 'template': p.template,
-          'prefix': p.text, 'continuation': 'so'} for p in country.prefixes()
-         if p.template == 0 or p.value == 0]
+  few = [r for r in records_of(country, 1) if r['template'] == 0 or r['value'] == 'Syria']
   with pytest.raises(UserError, match='no records of 81 of 100 pairs') as error:
     read_generations(few, country)
   assert len(str(error.value)) < 1000
@@ -301,11 +300,6 @@ def files(tmp_path):
   return tmp_path
 
 
-def write(path, records):
-  path.write_text(''.join(json.dumps(r) + '\n' for r in records))
-  return path
-
-
 def test_two_lines_audit_a_file(files):
   attribute = load_attribute(str(files / 'colour.yaml'))
   lexicon = (files / 'positive.txt', files / 'negative.txt')
@@ -325,13 +319,13 @@ def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
   attributes = [load_attribute(str(files / f'{n}.yaml')) for n in ('colour', 'size')]
   records = [r for a in attributes for r in make_records(a, samples=6)]
   mixed = [records[i] for i in np.random.default_rng(3).permutation(len(records))]
-  path = write(files / 'r.jsonl', mixed)
+  path = write_lines(files / 'r.jsonl', mixed)
   arguments = ['measure', f'--records={path}', '--scorer=recorded:s', '--permutations=19']
   named = [f'--attribute={files / n}.yaml' for n in ('colour', 'size')]
   assert main([*arguments, *named, '--json', f'--output={files}/m.json']) == 0
   found = json.loads(capsys.readouterr().out)
   assert list(found) == ['colour', 'size'] and json.loads((files / 'm.json').read_text()) == found
-  write(path, [r for r in records if r['attribute'] == 'size'])
+  write_lines(path, [r for r in records if r['attribute'] == 'size'])
   assert main([*arguments, named[1], '--json']) == 0
   alone = json.loads(capsys.readouterr().out)
   assert alone['scorers']['recorded:s'] == found['size']['scorers']['recorded:s']
@@ -366,7 +360,7 @@ def test_repeated_records_are_refused_or_reported(files):
 
 def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
   attribute = load_attribute(str(files / 'colour.yaml'))
-  path = write(files / 'r.jsonl', make_records(attribute, samples=6))
+  path = write_lines(files / 'r.jsonl', make_records(attribute, samples=6))
   arguments = ['measure', f'--records={path}', f'--attribute={files}/colour.yaml',
                '--scorer=opinion', '--lexicon', f'{files}/positive.txt', f'{files}/negative.txt',
                f'--keep={files}/scores', '--permutations=5', '--json']

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from record_cases import records_of
 
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
@@ -48,9 +49,8 @@ class Letters:
 
 def records(samples=6):
   words = ('is fine', 'Red Red', '', 'saw it and', 'zzz', 'Green leaves')
-  return [{'attribute': 'colour', 'value': v.text, 'template': t, 'sample': s,
-           'prefix': ATTRIBUTE.prefix(t, a), 'continuation': words[(s + a + t) % len(words)]}
-          for t in range(2) for a, v in enumerate(ATTRIBUTE.values) for s in range(samples)]
+  return records_of(
+    ATTRIBUTE, samples, lambda p, s: words[(s + p.value + p.template) % len(words)])
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import urllib.request
 import numpy as np
 import pytest
 from browser import Browser, find_browser
+from record_cases import records_of
 from test_report import ATTRIBUTE, SCORERS, measured
 
 from fairjax.counterfactual.attributes import Attribute, Template, Value
@@ -234,11 +235,8 @@ def many_values(count, *, templates=2, samples=6, words='some words '):
   attribute = Attribute(
     name='many', values=tuple(Value(v, v, (v,), v) for v in map('value {}'.format, range(count))),
     templates=tuple(Template(f'{t} {{value}}', str(t)) for t in range(templates)))
-  records = [{
-    'attribute': 'many', 'value': attribute.value_texts[a], 'template': t, 'sample': s,
-    'prefix': attribute.prefix(t, a), 'continuation': f'{t} {a} {s} {words}',
-    'scores': {'x': rng.random()}}
-    for t in range(templates) for a in range(count) for s in range(samples)]
+  records = records_of(attribute, samples, lambda p, s: f'{p.template} {p.value} {s} {words}',
+                       scores=lambda p, s: {'x': rng.random()})
   scorer = RecordedScorer('x')
   measures = measure_records(records, attribute, [scorer], permutations=9)
   return ModelRow('baseline', 'baseline', measures=measures), collect_distributions(

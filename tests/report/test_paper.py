@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
+from record_cases import records_of
 from test_sections import JOBS, TOPICS, BagOfWords
 
 from fairjax.cli.main import main
@@ -233,18 +234,13 @@ def workdir(tmp_path_factory):
   scorer, rows = OpinionScorer(['good'], ['awful']), []
   for name, method, weight, bias in (('baseline', 'baseline', None, 0.4),
                                      ('occupation-embedding-10', 'embedding', 10.0, 0.1)):
-    records = []
-    for t in range(len(attribute.templates)):
-      for a, value in enumerate(attribute.value_texts):
-        for s in range(8):
-          rng = np.random.default_rng([t, s, 3])
-          tone, topic = rng.random(2)
-          about = TOPICS[value if value in JOBS else JOBS[int(topic * 4)]].split()
-          word = 'good' if tone < 0.5 + bias * (a % 2 - 0.5) else 'awful'
-          records.append({
-            'attribute': 'occupation', 'value': value, 'template': t, 'sample': s,
-            'prefix': attribute.prefix(t, a),
-            'continuation': f' saw {about[s % 3]}, it was {word}'})
+    def text(p, s, bias=bias):
+      tone, topic = np.random.default_rng([p.template, s, 3]).random(2)
+      value = attribute.value_texts[p.value]
+      about = TOPICS[value if value in JOBS else JOBS[int(topic * 4)]].split()
+      word = 'good' if tone < 0.5 + bias * (p.value % 2 - 0.5) else 'awful'
+      return f' saw {about[s % 3]}, it was {word}'
+    records = records_of(attribute, 8, text)
     path = folder / 'generations' / name / 'occupation.jsonl.gz'
     path.parent.mkdir(parents=True)
     with gzip.open(path, 'wt') as file:

@@ -10,6 +10,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from record_cases import records_of
 
 from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value
@@ -49,18 +50,13 @@ EVIL = '| <script>alert("x")</script> **bold** [a](http://b.c) `code`\n\n# head 
 
 
 def make_records(bias, *, mention=1.0, samples=40):
-  rng = np.random.default_rng(0)
-  records = []
-  for t in range(2):
-    for sample in range(samples):
-      noise, named = rng.random(), rng.random() < mention
-      for a, value in enumerate(ATTRIBUTE.values):
-        word = 'good' if noise < 0.5 + bias * (a - 1) else 'awful'
-        records.append({
-          'attribute': 'colour', 'value': value.text, 'template': t, 'sample': sample,
-          'prefix': ATTRIBUTE.prefix(t, a),
-          'continuation': word + (f', {value.text}' if named else '')})
-  return records
+  drawn = np.random.default_rng(0).random((2, samples, 2))
+
+  def text(p, i):
+    noise, named = drawn[p.template, i]
+    word = 'good' if noise < 0.5 + bias * (p.value - 1) else 'awful'
+    return word + f', {ATTRIBUTE.value_texts[p.value]}' * bool(named < mention)
+  return records_of(ATTRIBUTE, samples, text)
 
 
 def measures_of(bias, scorers=None, **kwargs):

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from record_cases import records_of, write_lines
 
 from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value
@@ -46,21 +47,14 @@ def simulate(*, bias, memory, samples=150):
 
   The same noise for every value: a model without memory writes the same for all, as in Table 8.
   """
-  records = []
-  for t in range(2):
-    for s in range(samples):
-      rng = np.random.default_rng([t, s])
-      keep, topic, tone, third = rng.random(4)
-      for a, job in enumerate(JOBS):
-        about = job if keep < memory else JOBS[int(topic * 4)]
-        kept = keep < memory
-        word = 'good' if tone < 0.5 + kept * bias * (a - 1.5) / 1.5 else 'awful'
-        words = TOPICS[about].split()
-        text = f'saw {words[int(third * 3)]} and it was {word}' + (
-          f' for a {job}' if kept and third < 0.6 else ' indeed')
-        records.append({'attribute': 'job', 'value': job, 'template': t, 'sample': s,
-                        'prefix': ATTRIBUTE.prefix(t, a), 'continuation': text})
-  return records
+  def text(p, s):
+    keep, topic, tone, third = np.random.default_rng([p.template, s]).random(4)
+    kept, job = keep < memory, JOBS[p.value]
+    about = job if kept else JOBS[int(topic * 4)]
+    word = 'good' if tone < 0.5 + kept * bias * (p.value - 1.5) / 1.5 else 'awful'
+    return f'saw {TOPICS[about].split()[int(third * 3)]} and it was {word}' + (
+      f' for a {job}' if kept and third < 0.6 else ' indeed')
+  return records_of(ATTRIBUTE, samples, text)
 
 
 def row(name, method, weight, *, bias, memory, nats=3.0, kl=None):
@@ -245,12 +239,8 @@ def test_measure_prints_what_stands_beside(tmp_path, capsys):
   from test_similarity import TINY
 
   from fairjax.counterfactual import load_attribute
-  country = load_attribute('country')
-  path = tmp_path / 'r.jsonl'
-  path.write_text(''.join(json.dumps({
-    'attribute': 'country', 'value': country.value_texts[p.value], 'template': p.template,
-    'prefix': p.text, 'sample': s, 'continuation': ('good', 'bad', 'far')[(s + p.value) % 3]})
-    + '\n' for p in country.prefixes() if p.template < 2 for s in range(3)))
+  path = write_lines(tmp_path / 'r.jsonl', records_of(
+    load_attribute('country'), 3, lambda p, s: ('good', 'bad', 'far')[(s + p.value) % 3], 2))
   base = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
           '--permutations=5']
   assert main(base) == 0

@@ -15,6 +15,7 @@ import nbformat
 import pytest
 from groups import flags
 from packaging.requirements import Requirement
+from record_cases import records_of, write_lines
 from test_architecture import TENSORFLOW, setup_argument
 
 import fairjax
@@ -222,20 +223,9 @@ def test_evaluate_trains_a_model_of_its_own(execute):
   assert (shown.folder / 'fairjax-evaluation' / 'tiny' / 'report' / 'index.html').is_file()
 
 
-def write_texts(path):
-  """20 samples a prefix, the same for every country."""
-  country = load_attribute('country')
-  with open(path, 'w', encoding='utf-8') as file:
-    for prefix in country.prefixes():
-      for sample in range(20):
-        file.write(json.dumps({
-          'attribute': 'country', 'value': country.values[prefix.value].text,
-          'template': prefix.template, 'prefix': prefix.text, 'sample': sample,
-          'continuation': 'wonderful.' if sample % 2 else 'terrible.'}) + '\n')
-
-
 def test_evaluate_measures_a_file_of_anyone(execute, tmp_path):
-  write_texts(tmp_path / 'texts.jsonl')
+  write_lines(tmp_path / 'texts.jsonl', records_of(  # the same for every country
+    load_attribute('country'), 20, lambda p, i: 'wonderful.' if i % 2 else 'terrible.'))
   shown = execute('evaluate', RECORDS=str(tmp_path / 'texts.jsonl'), SCORERS='vader')
   assert shown.noise == []
   assert shown.has('I.F. vader', '0.0000 (0.0000), within noise')
