@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import scipy.stats
-from test_measures import write
+from record_cases import write_lines
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
@@ -200,7 +200,7 @@ def lexicon(folder):
 
 
 def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys):
-  path = write(tmp_path / 'r.jsonl', records(faith, human=[0.9, 0.1, 0.5] * 3))
+  path = write_lines(tmp_path / 'r.jsonl', records(faith, human=[0.9, 0.1, 0.5] * 3))
   arguments = ['scorers', 'audit', f'--records={path}', f'--attribute={tmp_path / "faith.yaml"}',
                '--scorer=opinion', '--scorer=vader', '--scorer=recorded:human', lexicon(tmp_path)]
   assert main(arguments) == 0
