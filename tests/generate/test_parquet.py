@@ -135,12 +135,11 @@ def table(**columns):
   ({'scores': [['ab'], ['ab']]}, "row 1: field 'scores' must be an object of scores"),
   ({'value': ['Iran', 'Itlay']}, "row 2: did you mean 'Italy'"),
 ])
-def test_bad_rows_are_named(tmp_path, capsys, columns, message):
+def test_bad_rows_are_named(tmp_path, refused, columns, message):
   path = tmp_path / 'r.parquet'
   pq.write_table(table(**columns), path)
-  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader']) == 2
-  error = capsys.readouterr().err
-  assert message in error and error.count('\n') == 1 and str(path) in error
+  refused(['measure', f'--records={path}', '--attribute=country', '--scorer=vader'], message,
+          str(path))
 
 
 def test_damaged_files_are_refused_in_one_line(tmp_path):
@@ -216,7 +215,7 @@ class LengthEncoder:
     return np.array([[1.0, len(text)] for text in texts])
 
 
-def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
+def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, refused):
   monkeypatch.chdir(tmp_path)
   rows = full(4)
   write_lines(tmp_path / 'r.jsonl', rows)
@@ -228,7 +227,6 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
   file = 's/country.vader.jsonl'
   with JsonLines('s/country.parts.jsonl', {'measures of': 'country'}, again='') as parts:
     parts.append({'key': 'k', 'result': {}})
-  capsys.readouterr()
   for source, more, message in (
       ('other.jsonl', [file], 'other.jsonl:1: no score of vader for this text'),
       ('r.jsonl', [file, '--scored=prefix+continuation'], 'r.jsonl:1: no score of vader'),
@@ -237,23 +235,18 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, capsys):
       ('r.jsonl', ['s/country.minilm-own.jsonl'],
        'holds cosines of continuations and prefixes (minilm-own), not scores of texts'),
       ('r.jsonl', ['s/country.parts.jsonl'], 'belongs to measures of country: it holds no scores')):
-    assert main(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores',
-                 *more]) == 2, message
-    error = capsys.readouterr().err
-    assert message in error and error.count('\n') == 1
-  assert main(['records', 'convert', '--records=r.jsonl', '--output=o.csv']) == 2
-  assert 'must end in one of .jsonl, .jsonl.gz, .parquet' in capsys.readouterr().err
+    refused(['records', 'convert', f'--records={source}', '--output=o.parquet', '--scores', *more],
+            message)
+  refused(['records', 'convert', '--records=r.jsonl', '--output=o.csv'],
+          'must end in one of .jsonl, .jsonl.gz, .parquet')
   assert not (tmp_path / 'o.parquet').exists()
 
 
-def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, capsys):
+def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, refused):
   path = tmp_path / 'r.parquet'
   convert_records(write_lines(tmp_path / 'r.jsonl', full()), path, log=print)
   monkeypatch.setitem(sys.modules, 'pyarrow', None)  # as import finds it where it is missing
-  capsys.readouterr()
   for arguments in (['measure', f'--records={path}', '--attribute=country', '--scorer=vader'],
                     ['records', 'convert', f'--records={tmp_path}/r.jsonl',
                      f'--output={tmp_path}/o.parquet']):
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'fairjax[parquet]'" in error and error.count('\n') == 1
+    refused(arguments, "pip install 'fairjax[parquet]'")

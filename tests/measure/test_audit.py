@@ -236,11 +236,9 @@ def test_the_verb_reads_lines_of_text(tmp_path, capsys):
   (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),
   (['--scorer=google', '--texts=T'], 'set FAIRJAX_GOOGLE_API_KEY'),
 ])
-def test_bad_input_is_one_line(tmp_path, capsys, monkeypatch, arguments, words):
+def test_bad_input_is_one_line(tmp_path, refused, monkeypatch, arguments, words):
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   (tmp_path / 'T').write_text('The cleaner.\n')
-  assert main(['scorers', 'audit', '--attribute=occupation', *arguments]) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1 and error.startswith('fairjax: ')
+  refused(['scorers', 'audit', '--attribute=occupation', *arguments], words)

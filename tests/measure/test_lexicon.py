@@ -113,7 +113,7 @@ def test_answers_that_are_no_archive(small, serve, tmp_path, code, body, message
   assert '\n' not in str(error.value) and not (tmp_path / 'lexicon').exists()
 
 
-def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch, capsys):
+def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch, capsys, refused):
   words = {name: (test_data / 'lexicons' / f'opinion_{kind}.txt').read_text('utf-8')
            for name, kind in zip(FILES, ('positive', 'negative'), strict=True)}
   assert {n: hashlib.sha256(w.encode('utf-8')).hexdigest() for n, w in words.items()} == SHA256
@@ -126,9 +126,7 @@ def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch
   for url, message in (('https://127.0.0.1:1/l.zip', '--lexicon POSITIVE NEGATIVE'),
                        (serve(archive()), 'is not the list of Hu and Liu')):
     monkeypatch.setattr(lexicons, 'URL', url)
-    assert main(['scorers', 'lexicon', f'--output={tmp_path / "other"}']) == 2
-    error = capsys.readouterr().err
-    assert message in error and url in error and error.count('\n') == 1
+    refused(['scorers', 'lexicon', f'--output={tmp_path / "other"}'], message, url)
   assert not (tmp_path / 'other').exists()
 
 

@@ -315,7 +315,7 @@ def test_two_lines_audit_a_file(files):
   assert [p['values'] for p in opinion['largest_pairs']][0] in opinion['pairs']['values']
 
 
-def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
+def test_several_attributes_in_one_file_each_as_if_alone(files, capsys, refused):
   attributes = [load_attribute(str(files / f'{n}.yaml')) for n in ('colour', 'size')]
   records = [r for a in attributes for r in make_records(a, samples=6)]
   mixed = [records[i] for i in np.random.default_rng(3).permutation(len(records))]
@@ -331,8 +331,7 @@ def test_several_attributes_in_one_file_each_as_if_alone(files, capsys):
   assert alone['scorers']['recorded:s'] == found['size']['scorers']['recorded:s']
   for wrong, words in ((named[:1], "attribute is 'size', not 'colour'"),
                        ([named[1], named[1]], 'named twice')):
-    assert main([*arguments, *wrong]) == 2
-    assert words in capsys.readouterr().err
+    refused([*arguments, *wrong], words)
   with pytest.raises(UserError, match='no records of attribute colour'):
     read_attributes([r for r in records if r['attribute'] == 'size'], attributes)
 

@@ -41,9 +41,13 @@ def run(*arguments):
   return cli.main(list(map(str, arguments)))
 
 
-def train(data, output, *more):
-  return run('models', 'classifier', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv',
-             f'--output={output}', *SMALL, *more)
+def command(data, output, *more):
+  return ['models', 'classifier', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv',
+          f'--output={output}', *SMALL, *more]
+
+
+def train(*arguments):
+  return run(*command(*arguments))
 
 
 @pytest.fixture(scope='module')
@@ -84,7 +88,7 @@ def test_the_loss_of_an_epoch_is_that_of_its_rows():
 
 
 def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_path, monkeypatch,
-                                                           capsys):
+                                                           capsys, refused):
   output, whole = tmp_path / 'sst', fit.TokenRows.batch
   left = [75]  # 29 steps an epoch: in the middle of the third
 
@@ -96,7 +100,6 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
 
   monkeypatch.setattr(fit.TokenRows, 'batch', stopping)
   assert train(data, output) == 42
-  capsys.readouterr()
   assert (output / 'training' / 'best.safetensors').exists()
   assert not (output / 'model.safetensors').exists()
   monkeypatch.undo()
@@ -105,9 +108,7 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   for change, message in (('--seed=1', 'settings.seed: 0 -> 1'),
                           ('--learning_rate=0.01', 'settings.learning_rate'),
                           (f'--data={data}/dev.tsv', 'train: '), ('--vocab_size=40', 'config.')):
-    assert train(data, output, change) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert 'belongs to another training' in error and message in error
+    refused(command(data, output, change), 'belongs to another training', message)
   assert before == {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
   assert train(data, output) == 0
   assert 'resumes after step' in capsys.readouterr().err
@@ -116,22 +117,20 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   assert not (output / 'training').exists()
 
 
-def test_a_finished_training_is_left_alone(data, trained, capsys):
+def test_a_finished_training_is_left_alone(data, trained, capsys, refused):
   before = (trained / 'model.safetensors').stat()
   (trained / 'training').mkdir()  # as a kill after the card leaves it
   (trained / 'training' / 'best.safetensors').write_bytes(b'x')
   assert train(data, trained) == 0
   assert 'finished earlier' in capsys.readouterr().err
   assert (trained / 'model.safetensors').stat() == before and not (trained / 'training').exists()
-  assert train(data, trained, '--epochs=6') == 2
-  assert 'settings.epochs: 5 -> 6' in capsys.readouterr().err
+  refused(command(data, trained, '--epochs=6'), 'settings.epochs: 5 -> 6')
 
 
 @pytest.mark.parametrize('card', ['{"x"', '{"identity": 3}'])
-def test_a_card_of_something_else_is_named(data, tmp_path, capsys, card):
+def test_a_card_of_something_else_is_named(data, tmp_path, refused, card):
   (tmp_path / 'card.json').write_text(card)
-  assert train(data, tmp_path) == 2
-  assert 'card.json is not the card of a finished training' in capsys.readouterr().err
+  refused(command(data, tmp_path), 'card.json is not the card of a finished training')
   assert [p.name for p in tmp_path.iterdir()] == ['card.json']
 
 
@@ -182,7 +181,7 @@ def test_names_are_those_that_others_read(trained):
   assert set(config) <= set(golden)
 
 
-def test_five_classes_and_trees(tmp_path, capsys):
+def test_five_classes_and_trees(tmp_path, capsys, refused, found):
   path = tmp_path / 'trees.txt'
   rows = [(0, 'awful'), (1, 'bad'), (2, 'odd'), (3, 'good'), (4, 'superb')]
   path.write_text(''.join(f'({label} (2 film) ({label} {word}))\n' for label, word in rows * 12))
@@ -193,25 +192,21 @@ def test_five_classes_and_trees(tmp_path, capsys):
   assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
   assert run(*options, f'--output={out}', '--epochs=12') == 0
   assert '60 training texts' in capsys.readouterr().err
-  assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--model={out}',
-             '--json') == 0
-  (found,) = json.loads(capsys.readouterr().out)['scorers'].values()
-  assert found['accuracy']['value'] > 0.95 and 'positive_f1' not in found
+  evaluate = ['scorers', 'evaluate', f'--data={path}', '--classes=5']
+  (rated,) = found(*evaluate, f'--model={out}')['scorers'].values()
+  assert rated['accuracy']['value'] > 0.95 and 'positive_f1' not in rated
   scorer, texts = load_scorer(f'bert:{out}'), [f'film {word}' for _, word in rows]
   assert scorer.probabilities(texts).argmax(-1).tolist() == [0, 1, 2, 3, 4]
   assert scorer.score(texts)[0] < scorer.score(texts)[4]
   # Values given in another order than that of the model's classes change nothing.
   names = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
   given = ','.join(f'{names[i]}={i / 4}' for i in (3, 0, 4, 1, 2))
-  assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--scorer=bert:{out}#{given}',
-             '--json') == 0
-  (same,) = json.loads(capsys.readouterr().out)['scorers'].values()
-  assert same == found
+  (same,) = found(*evaluate, f'--scorer=bert:{out}#{given}')['scorers'].values()
+  assert same == rated
   tied = ','.join(f'{name}={min(i, 3) / 3}' for i, name in enumerate(names))
   for name, words in (('vader', 'has no five classes'),
                       (f'bert:{out}#{tied}', 'gives two classes the same value')):
-    assert run('scorers', 'evaluate', f'--data={path}', '--classes=5', f'--scorer={name}') == 2
-    assert words in capsys.readouterr().err
+    refused([*evaluate, f'--scorer={name}'], words)
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
@@ -222,13 +217,11 @@ def test_five_classes_and_trees(tmp_path, capsys):
   (['scorers', 'evaluate'], 'needs --model=DIR or --scorer=NAME'),
   (['scorers', 'evaluate', '--scorer=opinion'], '--lexicon POSITIVE NEGATIVE'),
 ])
-def test_bad_options_are_one_line(data, arguments, message, capsys):
-  assert run(*arguments, f'--data={data}/train.tsv') == 2
-  error = capsys.readouterr().err.strip().splitlines()[-1]
-  assert message in error
+def test_bad_options_are_one_line(data, arguments, message, refused):
+  refused([*arguments, f'--data={data}/train.tsv'], message)
 
 
-def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys):
+def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys, refused):
   text = (data / 'train.tsv').read_text()
   (tmp_path / 'train.tsv').write_text(text + f"4\t1\t{'good film ' * 20}\n" * 2)
   (tmp_path / 'dev.tsv').write_text('4\t1\tthe film is good .\n' * 4)
@@ -238,7 +231,5 @@ def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys
           'is not seen') in error
   assert '[data] WARNING: no dev text is negative' in error
   (tmp_path / 'train.tsv').write_text('4\t1\tthe film is good .\n3\t1\tthe plot is fine .\n')
-  assert train(tmp_path, tmp_path / 'other') == 2
-  error = capsys.readouterr().err
-  assert 'all 2 training texts are positive' in error and error.count('\n') == 1
+  refused(command(tmp_path, tmp_path / 'other'), 'all 2 training texts are positive')
   assert not (tmp_path / 'other').exists()

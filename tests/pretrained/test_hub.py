@@ -12,7 +12,6 @@ import threading
 import pytest
 from golden_models import GOLDEN, same
 
-from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.pretrained import load_pretrained
 
@@ -100,13 +99,11 @@ def test_the_real_client_downloads_what_a_model_needs(tmp_path):
   ('hf:org/cut', 'cannot be downloaded (Exception: peer closed connection): try again, or put'),
   ('hf:gpt2', 'is named hf:ORG/NAME'), ('hf:a/b/c', 'is named hf:ORG/NAME')])
 def test_without_the_model_the_line_says_which_files_to_put_where(
-    client, name, words, tmp_path, capsys):
+    client, name, words, tmp_path, refused):
   (tmp_path / 'a.yaml').write_text('name: c\nvalues: [Bob, Ann]\ntemplates: ["{value} is"]\n')
-  assert main(['sample', f'--pretrained={name}', f'--attribute={tmp_path}/a.yaml',
-               f'--output={tmp_path}/o.jsonl']) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1 and not list(tmp_path.glob('o*'))
-  assert all(file in error for file in FILES) or 'is named' in words
+  refused(['sample', f'--pretrained={name}', f'--attribute={tmp_path}/a.yaml',
+           f'--output={tmp_path}/o.jsonl'], words, *([] if 'is named' in words else FILES))
+  assert not list(tmp_path.glob('o*'))
 
 
 def test_without_the_package_the_line_names_it(monkeypatch):

@@ -34,10 +34,8 @@ def test_two_processes_sample_what_one_samples_and_the_first_writes(
   assert 'measure it with' in first and 'town' not in second
 
 
-def test_what_one_process_does_alone_refuses_a_group(capsys, tmp_path, monkeypatch):
+def test_what_one_process_does_alone_refuses_a_group(refused, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  assert cli.main(['sample', '--prompts-only', '--attribute=country', '--output=p.jsonl',
-                   '--distributed=127.0.0.1:9,2,1']) == 2
-  error = capsys.readouterr().err
-  assert 'runs in one process; leave it out' in error and error.count('\n') == 1
+  refused(['sample', '--prompts-only', '--attribute=country', '--output=p.jsonl',
+           '--distributed=127.0.0.1:9,2,1'], 'runs in one process; leave it out')
   assert not list(tmp_path.iterdir())

@@ -60,7 +60,7 @@ def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
   assert kept == {jnp.dtype(wide)}
 
 
-def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys):
+def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys, refused):
   out = tmp_path / 'towns.jsonl'
   command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
              '--samples=5', '--max-new-tokens=6', '--batch-size=2', '--seed=7']
@@ -76,8 +76,7 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   state = read_sealed_json(manifest, again='')
   write_sealed_json(manifest, state | {'complete': False})
   assert cli.main(command) == 0 and out.read_bytes() == content
-  assert cli.main([*command, '--temperature=0.5']) == 2
-  assert 'generated otherwise' in capsys.readouterr().err
+  refused([*command, '--temperature=0.5'], 'generated otherwise')
   assert cli.main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20']) == 0
   assert 'I.F. ' in capsys.readouterr().out
@@ -135,7 +134,7 @@ def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
 
 
 def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
-    tmp_path, copy, attribute, capsys):
+    tmp_path, copy, attribute, refused):
   pytest.importorskip('jinja2')
   folder = copy('gpt2', lambda tensors: {  # of 128 positions
     name: np.tile(t, (4, 1)) if 'wpe' in name else t for name, t in tensors.items()},
@@ -153,41 +152,33 @@ def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
   vocabulary = load_pretrained(folder, 'lm').vocabulary(chat=True)
   assert (identity['asked'], identity['vocabulary']) == ('chat', vocabulary.fingerprint)
   # Another way of asking is another sampling.
-  assert cli.main(command[:-1]) == 2 and 'was generated otherwise' in capsys.readouterr().err
-  assert cli.main([*command, '--start']) == 2
+  refused(command[:-1], 'was generated otherwise')
+  refused([*command, '--start'])
 
 
 def test_more_tokens_than_the_model_has_positions_are_refused_in_one_line(
-    tmp_path, folder, attribute, capsys):
-  assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
-                   f'--output={tmp_path / "x.jsonl"}', '--max-new-tokens=30']) == 2
-  error = capsys.readouterr().err
-  assert '32 positions' in error and error.count('\n') == 1
+    tmp_path, folder, attribute, refused):
+  refused(['sample', f'--pretrained={folder}', f'--attribute={attribute}',
+           f'--output={tmp_path / "x.jsonl"}', '--max-new-tokens=30'], '32 positions')
 
 
 def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
-    tmp_path, folder, attribute, capsys):
+    tmp_path, folder, attribute, capsys, refused, found):
   out, sidecar = tmp_path / 'towns.jsonl.gz', tmp_path / 'towns.next_token.json'
   sample = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
             '--samples=4', '--max-new-tokens=4']
   measure = ['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
-             '--permutations=20', '--json']
-
-  def measured():
-    capsys.readouterr()
-    assert cli.main(measure) == 0
-    return json.loads(capsys.readouterr().out)
-
+             '--permutations=20']
   assert cli.main(sample) == 0
   assert 'KL of the next token' in capsys.readouterr().out
   mean, largest = oracle_kl(folder)
-  found = measured()
-  assert mean > 1e-3
-  assert found['next_token_divergence']['kl'] == pytest.approx(mean, rel=1e-4)
-  assert found['next_token_divergence']['kl_largest'] == pytest.approx(largest, rel=1e-4)
-  assert found['next_token_divergence']['prefixes'] == 4
-  assert set(found['absent']) == {'semantic_similarity'}
-  assert cli.main(measure[:-1]) == 0
+  measures = found(*measure)
+  divergence = measures['next_token_divergence']
+  assert mean > 1e-3 and divergence['prefixes'] == 4
+  assert divergence['kl'] == pytest.approx(mean, rel=1e-4)
+  assert divergence['kl_largest'] == pytest.approx(largest, rel=1e-4)
+  assert set(measures['absent']) == {'semantic_similarity'}
+  assert cli.main(measure) == 0
   assert f'{mean:.4f}' in capsys.readouterr().out
 
   # A finished file keeps it; one that is gone or damaged is made again, with the same content.
@@ -195,20 +186,20 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
   for broken in (None, b'{}', content[:-30]):
     sidecar.unlink() if broken is None else sidecar.write_bytes(broken)
     if broken is None:
-      assert 'fairjax sample' in measured()['absent']['next_token_divergence']
+      assert 'fairjax sample' in found(*measure)['absent']['next_token_divergence']
     else:
-      assert cli.main(measure) == 2 and 'next_token.json is damaged' in capsys.readouterr().err
+      refused(measure, 'next_token.json is damaged')
     assert cli.main(sample) == 0 and sidecar.read_bytes() == content
 
   # More samples are other records: it is written for them.
   assert cli.main([*sample, '--samples=5']) == 0 and sidecar.read_bytes() != content
-  assert measured()['next_token_divergence'] == found['next_token_divergence']
+  assert found(*measure)['next_token_divergence'] == divergence
 
   # In another form it goes along, and a report of records shows it.
   other = tmp_path / 'other.parquet'
   assert cli.main(['records', 'convert', f'--records={out}', f'--output={other}']) == 0
   measure[1] = f'--records={other}'
-  assert measured()['next_token_divergence'] == found['next_token_divergence']
+  assert found(*measure)['next_token_divergence'] == divergence
   assert cli.main(['report', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20', f'--output={tmp_path / "report"}']) == 0
   for page in ('report.md', 'index.html'):
@@ -216,7 +207,7 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
 
 
 def test_a_next_token_of_other_records_or_another_model_is_refused(
-    tmp_path, folder, attribute, capsys):
+    tmp_path, folder, attribute, refused):
   for name, more in (('a', []), ('b', ['--seed=3'])):
     assert cli.main(['sample', f'--pretrained={folder}', f'--attribute={attribute}', *more,
                      f'--output={tmp_path / name}.jsonl', '--samples=2',
@@ -224,31 +215,27 @@ def test_a_next_token_of_other_records_or_another_model_is_refused(
   mine, foreign = tmp_path / 'a.next_token.json', tmp_path / 'b.next_token.json'
   whole = mine.read_bytes()
 
-  def refused(message, of=attribute, verb='measure', more=('--permutations=20',)):
-    capsys.readouterr()
-    assert cli.main([verb, f'--records={tmp_path / "a.jsonl"}', f'--attribute={of}',
-                     '--scorer=vader', *more]) == 2
-    error = capsys.readouterr().err
-    assert message in error and 'a.next_token.json' in error and error.count('\n') == 1, error
+  def refuse(message, *more, of=attribute, verb='measure'):
+    refused([verb, f'--records={tmp_path / "a.jsonl"}', f'--attribute={of}', '--scorer=vader',
+             '--permutations=20', *more], message, 'a.next_token.json')
 
   mine.write_bytes(foreign.read_bytes())
-  refused('belongs to other records than a.jsonl')
-  refused('belongs to other records than a.jsonl', verb='report',
-          more=[f'--output={tmp_path / "r"}'])
-  assert cli.main(['records', 'convert', f'--records={tmp_path / "a.jsonl"}',
-                   f'--output={tmp_path / "c.jsonl"}']) == 2
+  refuse('belongs to other records than a.jsonl')
+  refuse('belongs to other records than a.jsonl', f'--output={tmp_path / "r"}', verb='report')
+  refused(['records', 'convert', f'--records={tmp_path / "a.jsonl"}',
+           f'--output={tmp_path / "c.jsonl"}'])
   assert not list(tmp_path.glob('c.*'))
   # Of these very records, but another model's.
   mine.write_bytes(whole)
   saved = read_sealed_json(mine, again='')
   identity = saved['identity'] | {'card': {'fingerprint': 'other'}}
   write_sealed_json(mine, saved | {'identity': identity})
-  refused('of another sampling than a.manifest.json: card.fingerprint')
+  refuse('of another sampling than a.manifest.json: card.fingerprint')
   # Of another content of the attribute.
   mine.write_bytes(whole)
   changed = tmp_path / 'changed.yaml'
   changed.write_text(ATTRIBUTE.replace("'The {value} is'", "'A {value} is'"), encoding='utf-8')
-  refused('other values or templates of town', of=changed)
+  refuse('other values or templates of town', of=changed)
 
 
 def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy):

@@ -195,10 +195,13 @@ def test_perplexity_counts_every_token_once(finished):
   assert found['nll'] == pytest.approx(nll, rel=1e-5)
 
 
-def export(files, workdir, output, *options, **changes):
-  """Calls `models export` on a run."""
-  return main(['models', 'export', *command(files, workdir, **changes)[1:],
-               f'--output={output}', *options])
+def exporting(files, workdir, output, *options, **changes):
+  return ['models', 'export', *command(files, workdir, **changes)[1:], f'--output={output}',
+          *options]
+
+
+def export(*arguments, **changes):
+  return main(exporting(*arguments, **changes))
 
 
 def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, tmp_path, capsys):
@@ -235,27 +238,23 @@ def test_two_processes_that_hold_parts_export_what_one_does(files, finished, tmp
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
-    files, finished, tmp_path, capsys):
+    files, finished, tmp_path, refused):
   for options, words in (
       (['--form=fairjax'], 'has the form published'), (['--prefix'], '--prefix does not belong'),
       (['--model=nobody'], "model 'nobody'")):
-    assert export(files, finished, tmp_path / 'out', *options) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.count('\n') == 1
+    refused(exporting(files, finished, tmp_path / 'out', *options), words)
   weights = files / 'model' / 'model.safetensors'
   before, state = weights.read_bytes(), weights.stat()
   try:
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))  # as if nothing were new
-    assert export(files, finished, tmp_path / 'out') == 2
+    refused(exporting(files, finished, tmp_path / 'out'), 'weights have changed')
   finally:
     weights.write_bytes(before)
-  error = capsys.readouterr().err
-  assert 'weights have changed' in error and error.count('\n') == 1
   assert not list(tmp_path.iterdir())
 
 
-def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, capsys):
+def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, capsys, refused):
   workdir, link, other = tmp_path / 'w', tmp_path / 'link', tmp_path / 'other'
   for folder, copy in ((finished, workdir), (files / 'model', other)):
     shutil.copytree(folder, copy)
@@ -263,22 +262,19 @@ def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, ca
   save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
   (tmp_path / 'city.yaml').write_text(ATTRIBUTE.replace('town', 'city'), encoding='utf-8')
 
-  def train(model):
-    for attribute in (tmp_path / 'city', files / 'town'):  # the first takes its step 1 from the run
-      yield main(['step', 'train', '--stage=lm', *command(files, workdir)[1:],
-                  f'--config.pretrained.model={model}', f'--config.attribute={attribute}.yaml'])
+  def training(model):
+    return [['step', 'train', '--stage=lm', *command(files, workdir)[1:],
+             f'--config.pretrained.model={model}', f'--config.attribute={attribute}.yaml']
+            for attribute in (tmp_path / 'city', files / 'town')]  # the first has step 1 of the run
 
   link.symlink_to(files / 'model')
-  assert list(train(link)) == [0, 0] and digests(workdir) == digests(finished)
+  assert [*map(main, training(link))] == [0, 0] and digests(workdir) == digests(finished)
   assert f'pretrained.model: {files}/model -> {link}' in capsys.readouterr().out
-  for code in train(other):
-    error = capsys.readouterr().err
-    assert code == 2 and f'pretrained.model: {link} -> {other}' in error and error.count('\n') == 1
+  for words in training(other):
+    refused(words, f'pretrained.model: {link} -> {other}')
   link.unlink()
   link.symlink_to(other)  # another model behind the same name
-  *_, code = train(link)
-  error = capsys.readouterr().err
-  assert code == 2 and f'{link} has changed since {workdir}' in error and error.count('\n') == 1
+  refused(training(link)[1], f'{link} has changed since {workdir}')
 
 
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path, no_figures):
@@ -308,7 +304,7 @@ def test_a_published_model_that_is_lost_is_imported_again_not_trained(
   assert digests(workdir) == digests(finished)
 
 
-def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_path, capsys):
+def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_path, refused):
   copy, workdir = tmp_path / 'files', tmp_path / 'w'
   shutil.copytree(files, copy)
   small = {'pretrained__lora': 2, 'debias__variants': "('embedding:10',)",
@@ -335,19 +331,16 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
                found.params, moved)
   for options, words in ((['--adapter'], 'baseline is no adapter'),
                          ([model, '--adapter', '--dtype=bfloat16'], 'leave out --dtype')):
-    assert export(copy, workdir, tmp_path / 'no', *options, **small) == 2
-    assert words in capsys.readouterr().err
+    refused(exporting(copy, workdir, tmp_path / 'no', *options, **small), words)
   # On another base it is refused before anything is written.
   weights = copy / 'model' / 'model.safetensors'
   save_file(load_file(weights) | {'model.norm.weight': np.ones(16, np.float32)}, weights)
-  capsys.readouterr()
-  assert main([*command(files, tmp_path / 'other', **small),
-               f'--config.pretrained.model={tmp_path}/adapter']) == 2
-  error = capsys.readouterr().err
-  assert 'was trained on other weights than those of' in error and error.count('\n') == 1
+  refused([*command(files, tmp_path / 'other', **small),
+           f'--config.pretrained.model={tmp_path}/adapter'],
+          'was trained on other weights than those of')
   assert {p.name for p in (tmp_path / 'other').iterdir()} <= {'config.json', '.lock'}
-  assert export(copy, workdir, tmp_path / 'no', model, **small) == 2
-  assert 'weights have changed; put the old ones back' in capsys.readouterr().err
+  refused(exporting(copy, workdir, tmp_path / 'no', model, **small),
+          'weights have changed; put the old ones back')
 
 
 def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
@@ -401,17 +394,15 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
   *(({field: value}, field.replace('__', '.') + ': pretrained.model') for field, value in (
     ('data__vocabulary', 'word'), ('data__vocab_size', 99), ('measure__eval_memory_len', 9),
     ('lm__steps', 7), ('lm__learning_rate', 1.0)))])
-def test_what_a_published_model_has_no_use_for_is_refused(files, tmp_path, capsys, changes, words):
-  assert main(command(files, tmp_path / 'w', **changes)) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1 and not (tmp_path / 'w').exists()
+def test_what_a_published_model_has_no_use_for_is_refused(files, tmp_path, refused, changes, words):
+  refused(command(files, tmp_path / 'w', **changes), words)
+  assert not (tmp_path / 'w').exists()
 
 
-def test_a_prefix_that_leaves_no_place_is_refused(files, finished, tmp_path, capsys):
-  assert main(command(files, tmp_path / 'w', sample__max_new_tokens=60)) == 2
-  error = capsys.readouterr().err
-  assert 'max_new_tokens=60 follow, and the model has 64 positions' in error
-  assert error.count('\n') == 1 and not (tmp_path / 'w' / 'lm').exists()
+def test_a_prefix_that_leaves_no_place_is_refused(files, finished, tmp_path, refused):
+  refused(command(files, tmp_path / 'w', sample__max_new_tokens=60),
+          'max_new_tokens=60 follow, and the model has 64 positions')
+  assert not (tmp_path / 'w' / 'lm').exists()
   with pytest.raises(UserError, match='of occupation has .* the model has 64 positions'):
     fairjax.sample(finished, attribute='occupation', output=tmp_path / 'o.jsonl')
 
@@ -423,13 +414,11 @@ def test_a_prefix_that_leaves_no_place_is_refused(files, finished, tmp_path, cap
   ('llama3', {'sentiment__sentence_tokens': 65}, 'set it to at most 64'),
   ('llama3', {'pretrained__h_bar': 'layer:9'}, 'pretrained.h_bar=layer:9'),
   ('llama3', {'pretrained__h_bar': 'layer'}, 'is not one of raw, normed, layer:N')])
-def test_rows_and_layers_that_the_model_lacks_are_refused(files, tmp_path, capsys, family, changes,
-                                                     words):
+def test_rows_and_layers_that_the_model_lacks_are_refused(
+    files, tmp_path, refused, family, changes, words):
   copy = tmp_path / 'files'
   shutil.copytree(files, copy)
   shutil.copytree(GOLDEN / family, copy / 'model', dirs_exist_ok=True)
   rewrite(copy / 'model' / 'config.json', lambda config: config.update(eos_token_id=2))
-  assert main(command(copy, tmp_path / 'w', **changes)) == 2
-  error = capsys.readouterr().err
-  assert words in error and error.count('\n') == 1
+  refused(command(copy, tmp_path / 'w', **changes), words)
   assert not (tmp_path / 'w' / 'data').exists()

@@ -113,11 +113,12 @@ def test_the_data_of_another_seed_are_those_of_the_first(workdir):
   assert main(['step', 'check-data', f'--workdir={workdir[0] / "seeds" / "6"}']) == 0
 
 
-def test_a_run_that_cannot_be_repeated_is_refused(workdir, tmp_path, capsys):
-  assert run(tmp_path / 'other', 2, seed=5, step1_from=workdir[0]) == 2
-  assert 'repeats step 1 too' in capsys.readouterr().err
-  assert run(tmp_path / 'other', 3, seed=2**32 - 2) == 2
-  assert 'seed=4294967296 must be at least 0 and below' in capsys.readouterr().err
+def test_a_run_that_cannot_be_repeated_is_refused(workdir, tmp_path, refused):
+  for seeds, changes, words in (
+      (2, {'seed': 5, 'step1_from': workdir[0]}, 'repeats step 1 too'),
+      (3, {'seed': 2**32 - 2}, 'seed=4294967296 must be at least 0 and below')):
+    refused([*arguments('run', CONFIG, tmp_path / 'other', **PLANTED | changes),
+             f'--seeds={seeds}'], words)
   assert not (tmp_path / 'other' / 'lm').exists()
 
 

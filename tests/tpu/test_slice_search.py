@@ -52,10 +52,10 @@ def test_a_batch_that_the_slice_does_not_divide_leaves_other_programs(monkeypatc
   assert str(e.value).endswith('or choose what to compile with --program')
 
 
-def test_slices_that_cannot_be_joined_are_refused_before_anything_is_compiled(repository, capsys):
-  assert cli.main(['tpu', 'compile', '--topology=v3:2x2', '--config.mesh.slices=2',
-                   f'--config={repository}/configs/quickstart.py']) == 2
-  assert 'mesh.slices=2: v3 slices cannot be joined' in capsys.readouterr().err
+def test_slices_that_cannot_be_joined_are_refused_before_anything_is_compiled(repository, refused):
+  refused(['tpu', 'compile', '--topology=v3:2x2', '--config.mesh.slices=2',
+           f'--config={repository}/configs/quickstart.py'],
+          'mesh.slices=2: v3 slices cannot be joined')
 
 
 # What fits.
@@ -247,7 +247,7 @@ def test_the_page_holds_table_command_versions_and_caveats():
 
 @pytest.mark.parametrize('output', ['file/x.md', 'x.json', 'there/page.md', 'no/x.md'])
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
-    output, tmp_path, monkeypatch, capsys):
+    output, tmp_path, monkeypatch, refused):
   def refuse(**options):
     raise PermissionError(errno.EACCES, 'Permission denied')
 
@@ -260,9 +260,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
   if output == 'no/x.md':
     monkeypatch.setattr('tempfile.TemporaryFile', refuse)
   before = sorted(tmp_path.rglob('*'))
-  assert cli.main(['tpu', 'compile', '--matrix', f'--output={output}']) == 2
-  err = capsys.readouterr().err
-  assert err.startswith('fairjax: ') and err.count('\n') == 1
+  refused(['tpu', 'compile', '--matrix', f'--output={output}'])
   assert sorted(tmp_path.rglob('*')) == before
 
 
