@@ -615,6 +615,12 @@ class TokenizerVocabulary(Vocabulary):
     """Ids of each document, in which nothing is a special token."""
     return self._checked(self._documents.encode_batch(list(texts), add_special_tokens=False))
 
+  def plain(self) -> 'TokenizerVocabulary':
+    """The vocabulary that begins every text, and asks nothing by a chat."""
+    return TokenizerVocabulary(
+      self._content, {'end_ids': self.info['end_ids'], 'size': self.size, 'start': True},
+      tokenizer=self._tokenizer)
+
   @property
   def chat(self) -> dict[str, Any] | None:
     """See above."""

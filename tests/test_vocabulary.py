@@ -344,8 +344,9 @@ def test_documents_are_separated_as_in_the_training_of_the_model(tmp_path):
   assert vocabulary.surfaces[tokenizer.get_vocab_size():] == [b''] * (
     512 - tokenizer.get_vocab_size())
   assert not vocabulary.start_ids
-  assert TokenizerVocabulary.read(tmp_path, start=True).start_ids == (0,)
-  assert TokenizerVocabulary.read(tmp_path, start=True) != vocabulary
+  plain = TokenizerVocabulary.read(tmp_path, start=True)
+  assert plain.start_ids == (0,) and plain == vocabulary.plain()
+  assert plain != vocabulary
 
 
 def test_what_begins_a_text_is_found_where_the_tokenizer_also_ends_it(tmp_path):

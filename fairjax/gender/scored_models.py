@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.model import language_model
-from fairjax.model.decoder import DecoderModel, NoState
+from fairjax.model import CausalLM, language_model
+from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.pretrained import (
   BatchRunner,
@@ -36,7 +36,7 @@ from fairjax.pretrained import (
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
 from fairjax.pretrained.masked_rows import special_tokens
 from fairjax.pretrained.models import wide
-from fairjax.vocabulary import Vocabulary
+from fairjax.vocabulary import TokenizerVocabulary, Vocabulary
 
 BLANK = '[BLANK]'
 
@@ -176,17 +176,12 @@ class CausalModel(_Batched):
   kind = 'causal'
 
   def __init__(
-    self, *, name: str, fingerprint: str, vocabulary: Vocabulary,
-    params: Any, hidden: Callable[[Any, jax.Array, jax.Array], jax.Array],
-    logits: Callable[[Any, jax.Array], jax.Array], max_length: int,
+    self, model: CausalLM, params: Any, *, name: str, fingerprint: str, vocabulary: Vocabulary,
+    max_length: int,
   ):
-    """Takes the parts of a model.
-
-    `hidden` gives `[B, T, D]` of (params, ids, mask); `logits` `[..., V]` of (params, `[..., D]`),
-    whose columns beyond `vocabulary.size` are padding.
-    """
+    """Takes the parts of a model; its logits beyond `vocabulary.size` are padding."""
     self.name, self.fingerprint, self.max_length = name, fingerprint, max_length
-    self._vocabulary, self._hidden_of, self._logits_of = vocabulary, hidden, logits
+    self._vocabulary, self._model = vocabulary, model
     texts = ['' if i == vocabulary.unk_id else surface.decode('utf-8', 'replace').strip()
              for i, surface in enumerate(vocabulary.surfaces)]
     super().__init__({'model': params}, pad_id=vocabulary.eos_id, texts=texts)
@@ -235,7 +230,7 @@ class CausalModel(_Batched):
     return _checked(texts, map(self._vocabulary.prompt_ids, texts), self.max_length)
 
   def _hidden(self, params, ids, mask, packing):
-    return self._hidden_of(params['model'], ids, mask)
+    return self._model.apply(params['model'], ids, self._model.init_state(len(ids))).hidden
 
   def _at_blank(self, params, ids, mask, packing):
     hidden = self._hidden(params, ids, mask, packing)
@@ -243,7 +238,7 @@ class CausalModel(_Batched):
     return jax.nn.log_softmax(self._scores(params, last), axis=-1)
 
   def _scores(self, params: Any, hidden: jax.Array) -> jax.Array:
-    logits = self._logits_of(params['model'], hidden)[..., :self._vocabulary.size]
+    logits = self._model.logits(params['model'], hidden)[..., :self._vocabulary.size]
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
   @functools.cached_property
@@ -373,22 +368,25 @@ def open_language_model(
   if not is_published(path):
     return _own(path, model)
   decoder = load_pretrained(path, 'lm')
-  lm = DecoderModel(cast(DecoderConfig, decoder.arch))
   return CausalModel(  # every text begins with the tokenizer's own id, else the end of a text
-    name=decoder.name, fingerprint=decoder.fingerprint, params=decoder.params,
-    vocabulary=decoder.vocabulary(start=True),
-    hidden=lambda p, ids, mask: lm.apply(p, ids, NoState()).hidden, logits=lm.logits,
+    DecoderModel(cast(DecoderConfig, decoder.arch)), decoder.params, name=decoder.name,
+    fingerprint=decoder.fingerprint, vocabulary=decoder.vocabulary(start=True),
     max_length=decoder.max_length)
 
 
 def _own(path: pathlib.Path, name: str) -> CausalModel:
-  """A Transformer-XL of a workdir or of an exported folder."""
+  """A model of a workdir, or a Transformer-XL of an exported folder."""
   if _is_workdir(path):
     from fairjax.run.results import open_run
     run = open_run(path, log=lambda line: None)
     trained = run.find_model(name, trained=True)
     config, vocabulary, params = run.model_config, run.vocabulary, run.params(trained)
     digest, title = run.metadata(trained)['digest'], f'{path.resolve().name}/{name}'
+    if run.published:
+      assert isinstance(vocabulary, TokenizerVocabulary)
+      return CausalModel(
+        run.language_model, params, name=title, fingerprint=digest, vocabulary=vocabulary.plain(),
+        max_length=run.published.config.max_positions)
   else:
     from fairjax.run.export import read_folder as read_export
     folder = read_export(path)
@@ -397,10 +395,8 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
     digest, title = folder.metadata['digest'], path.resolve().name
   # Every text is read alone: one slot of memory, which nothing fills.
   model = language_model(dataclasses.replace(config, memory_len=1, remat='none'))
-  return CausalModel(
-    name=title, fingerprint=str(digest), vocabulary=vocabulary, params=params,
-    hidden=lambda p, ids, mask: model.apply(p, ids, model.init_state(ids.shape[0])).hidden,
-    logits=model.logits, max_length=max(config.segment_len, 512))
+  return CausalModel(model, params, name=title, fingerprint=digest, vocabulary=vocabulary,
+                     max_length=max(config.segment_len, 512))
 
 
 def is_published(path: pathlib.Path) -> bool:

@@ -21,6 +21,7 @@ import fairjax
 from fairjax.cli.main import main
 from fairjax.data.batches import eval_batches
 from fairjax.errors import UserError
+from fairjax.gender.scored_models import open_language_model
 from fairjax.model.decoder import NoState
 from fairjax.pretrained import load_pretrained
 from fairjax.run.job import PreparedBatches
@@ -104,6 +105,9 @@ def test_step_1_is_the_published_model(files, finished):
   np.testing.assert_array_equal(params['embedding'], tensors['model.embed_tokens.weight'])
   summary = json.loads((finished / 'lm' / 'DONE').read_text())['summary']
   assert summary['perplexity'] > 1
+  texts = ['The Rome is lovely.', 'Oslo']  # for the metrics of gender too
+  np.testing.assert_allclose(open_language_model(finished).log_probs(texts),
+                             open_language_model(files / 'model').log_probs(texts), rtol=1e-5)
   # Unrelated places, each read in its document alone.
   batch = next(eval_batches(run.prepared.store('valid'), batch_size=8, segment_len=48,
                             start_ids=(1,)))
