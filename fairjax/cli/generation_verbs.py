@@ -138,7 +138,8 @@ def _sample_run(options: argparse.Namespace) -> None:
   sample = dataclasses.replace(job.config.sample, **field_values(options, SampleConfig))
   for path in sample_attribute(job, attribute, options.output, sample,
                                coupled=not options.independent, rewordings=options.rewordings):
-    print(_measure_it(path, options))
+    if processes.is_first():
+      print(_measure_it(path, options))
 
 
 def _measure_it(path: object, options: argparse.Namespace) -> str:
@@ -182,12 +183,12 @@ def _write_prompts(options: argparse.Namespace) -> None:
     raise UserError('sample --prompts-only needs --output=FILE, and either --attribute=A or '
                     '--config=FILE')
   from fairjax.generate.generations import write_prompts
-  attribute = _attribute(
-    options, options.attribute or load_config(options.config, options.overrides).attribute)
+  name = options.attribute or load_config(options.config, options.overrides).attribute
+  attribute = _attribute(options, name)
   count = write_prompts(attribute, options.output, rewordings=options.rewordings)
   print(f'{options.output}: {count} prompts of {attribute.name}; add a continuation to each line '
         f'and run: fairjax measure --records={shlex.quote(options.output)} --attribute='
-        f'{shlex.quote(options.attribute or attribute.name)} --scorer=vader')
+        f'{shlex.quote(name)} --scorer=vader')
 
 
 def _sample(options: argparse.Namespace) -> None:

@@ -80,6 +80,8 @@ def _data_options(parser: argparse.ArgumentParser) -> None:
 def _data(options: argparse.Namespace) -> None:
   from fairjax.data.corpus import importing_tensorflow
   prepared = open_job(options).prepared
+  if not processes.is_first():
+    return
   print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
         + ', '.join(prepared.manifest['splits']))
   if options.seqio_cache:

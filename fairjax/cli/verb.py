@@ -54,8 +54,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def print_result(options: argparse.Namespace, result: Any, lines: Callable[[Any], str]) -> None:
-  """Prints a result as JSON, or as the text that `lines` makes of it."""
-  print(json.dumps(result, indent=2, allow_nan=False) if options.json else printable(lines(result)))
+  """Prints a result as JSON, or as the text that `lines` makes of it; one process does."""
+  if processes.is_first():
+    print(json.dumps(result, indent=2, allow_nan=False) if options.json
+          else printable(lines(result)))
 
 
 def format_section(section: 'Section') -> str:

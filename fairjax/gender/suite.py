@@ -39,7 +39,7 @@ from fairjax.gender.winogender import (
   summarise_pronouns,
   templates_file,
 )
-from fairjax.inputs import read_text_lines
+from fairjax.inputs import input_sha256, is_pipe, read_text_lines
 from fairjax.pretrained import folder_name
 from fairjax.pretrained.fit import Recipe
 
@@ -118,7 +118,7 @@ _PATHS = ('templates', 'candidates', 'winogender', 'professions', 'coref', 'reco
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises when a metric gives other numbers for the same model and data: kept results of older rules
 # are refused.
-_RULES = 6
+_RULES = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +298,9 @@ def _identity(model: _Model, metric: str, settings: Settings, persons: Persons |
 
 
 def _digest(value: str | None, output: pathlib.Path) -> str | None:
-  """A file or folder as the digest of its content, without `output`."""
+  """A file, pipe or folder as the digest of its content, without `output`."""
+  if value and (value == '-' or is_pipe(value)):
+    return input_sha256(value)
   path = pathlib.Path(value) if value else None
   if path is None or not path.exists():
     return value

@@ -280,8 +280,8 @@ class MentionPair(NamedTuple):
   """Two mentions of a sentence and whether they mean the same."""
 
   text: str
-  first: Span
-  second: Span
+  mention: Span  # the later one, as WinoGender's pronouns are asked about
+  antecedent: Span
   same: bool
 
 
@@ -378,9 +378,9 @@ def _sentence_pairs(words: list[str], marks: list[str], where: str) -> Iterator[
   if any(opened.values()):
     raise UserError(f'{where}: a chain of the sentence before is never closed')
   mentions.sort()
-  for i, (first, chain) in enumerate(mentions):
-    for second, other in mentions[i + 1:]:
-      yield MentionPair(text, first, second, chain == other)
+  for i, (antecedent, chain) in enumerate(mentions):
+    for mention, other in mentions[i + 1:]:
+      yield MentionPair(text, mention, antecedent, chain == other)
 
 
 # A coreference probe: a two-layer MLP on the frozen states of two mentions (W-05, W-06).
@@ -473,8 +473,9 @@ def probe_winogender(
 ) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
   """Trains a probe for each seed and asks it about WinoGender's sentences."""
   log(f'[coref probe] states of {len(train)} + {len(test)} pairs')
-  known, unseen = (pair_features(model, [p.text for p in pairs],
-                                 [(p.first, p.second) for p in pairs]) for pairs in (train, test))
+  known, unseen = (pair_features(
+    model, [p.text for p in pairs], [(p.mention, p.antecedent) for p in pairs])
+    for pairs in (train, test))
   asked = pair_features(model, [s.text for s in sentences],
                         [(s.spans['pronoun'], with_article(s.text, s.spans['occupation']))
                          for s in sentences])

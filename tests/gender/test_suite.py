@@ -1,6 +1,7 @@
 """The suite of metrics: what is kept, refused and tabled; and the verb on a small BERT."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -137,6 +138,15 @@ def test_recorded_scores_need_no_model(folder, monkeypatch):
   found, _ = measure(folder, metrics=('recorded',), recorded=str(path))
   assert found['recorded']['accuracy']['value'] == 1 and found['recorded']['r']['value'] is None
   assert 'undefined' in table({'m': found})
+  source, into = os.pipe()  # which is read once
+  with open(into, 'wb') as file:
+    file.write(path.read_bytes())
+  with pytest.raises(UserError, match='recorded'):  # kept ones are of a file
+    measure(folder, metrics=('recorded',), recorded=f'/dev/fd/{source}')
+  (folder / 'out' / 'model' / 'recorded.json').unlink()
+  again, _ = measure(folder, metrics=('recorded',), recorded=f'/dev/fd/{source}')
+  assert again == found
+  os.close(source)
 
 
 def test_tables_have_a_column_for_each_model():

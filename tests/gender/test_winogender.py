@@ -218,7 +218,7 @@ def winobias(folder: pathlib.Path):
 def test_pairs_of_winobias(tmp_path):
   winobias(tmp_path)
   pairs = read_mention_pairs(tmp_path, 'train')
-  found = {(p.text[slice(*p.first)], p.text[slice(*p.second)], p.same) for p in pairs}
+  found = {(p.text[slice(*p.mention)], p.text[slice(*p.antecedent)], p.same) for p in pairs}
   assert found == {
     ('he', 'The smith', True), ('he', 'the weaver', False), ('she', 'the weaver', True),
     ('she', 'The smith', False), ('her', 'The weaver', True), ('her', 'the smith', False)}
@@ -241,10 +241,11 @@ def test_pairs_of_ontonotes(tmp_path):
   (folder / 'a.v4_gold_conll').write_text(
     '#begin document (a); part 000\n'
     + ''.join(f'a 0 {i} {w} X {c}\n' for i, (w, c) in enumerate(rows)) + '\n#end document\n')
-  found = {(p.text[slice(*p.first)], p.text[slice(*p.second)], p.same)
+  found = {(p.text[slice(*p.mention)], p.text[slice(*p.antecedent)], p.same)
            for p in read_mention_pairs(tmp_path, 'train')}
-  assert found == {('The smith', 'his', True), ('The smith', 'his dog', False),
-                   ('his', 'his dog', False)}
+  # The later one first, as in WinoBias and WinoGender: a probe tells the two apart.
+  assert found == {('his', 'The smith', True), ('his dog', 'The smith', False),
+                   ('his dog', 'his', False)}
   # The release has the same documents with automatic columns too: they are not read twice.
   (folder / 'a.v4_auto_conll').write_text((folder / 'a.v4_gold_conll').read_text())
   assert len(read_mention_pairs(tmp_path, 'train')) == 3
