@@ -307,7 +307,8 @@ def _against_baseline(row: ModelRow, baseline: ModelRow, scorer: str) -> list[st
     lines = [f'I.F. of {baseline.called} is {format_estimate(before)}.']
   else:
     change = 100 * (after['corrected'] / before['corrected'] - 1)
-    noise = ', within noise' * (difference(before, after)['verdict'] == 'within noise')
+    noise = {'within noise': ', within noise', 'not judged': ', not judged: below 20 samples a '
+             'prefix there is no standard error'}.get(difference(before, after)['verdict'], '')
     lines = [f"After removing what is expected by chance, I.F. is {abs(change):.0f} % "
              f"{'below' if change < 0 else 'above'} {baseline.called} ({after['corrected']:.4f} vs "
              f"{before['corrected']:.4f}){noise}."]

@@ -136,7 +136,8 @@ def make_page(
   fixed = {
     'scorers': scorer_names(rows), 'models': [row.name for row in rows],
     'values': measured['values'], 'templates': list(map(str, measured['templates'])),
-    'noise_rule': _noise_rule(measured), 'examples': _examples(distributions[rows[0].name])}
+    'noise_rules': [_noise_rule(row.measures) for row in rows],
+    'examples': _examples(distributions[rows[0].name])}
 
   def page(pairs, samples):
     data = fixed | _variable_parts(rows, distributions, order[:pairs], samples)
@@ -319,5 +320,6 @@ def _left_out(
   cut = sum(len(t) > 2 for e in data['distributions'] for row in e['texts'] for cell in row
             for t in cell)
   if cut:
-    lines.append(f'the first {MOST_CHARACTERS:,} characters of {cut:,} longer texts')
+    lines.append(f'the first {MOST_CHARACTERS:,} characters of {cut:,} longer texts (of a prefix '
+                 'the last)')
   return f"To stay small, this page holds {'; '.join(lines)}." if lines else None

@@ -70,7 +70,7 @@ def read_run(path: str | os.PathLike, *, corpus: str = '') -> PaperRun:
 
 
 def merge_runs(runs: Sequence[PaperRun], attribute: str) -> dict[str, list[ModelRow]]:
-  """Corpus -> models of one attribute, baseline first, of all runs; the paper's corpora first."""
+  """Corpus -> models of one attribute, of all runs; the paper's corpora first."""
   found: dict[str, dict[str, ModelRow]] = {}
   where: dict[tuple[str, str], pathlib.Path] = {}
   for run in runs:
@@ -95,7 +95,12 @@ def relevance_table(
   if not corpora:
     raise UserError(f'Table {number_} is of {attribute}, and the runs hold '
                     f"{', '.join(sorted({run.attribute for run in runs}))}: name a run of it")
-  rows = {corpus: {_key(row): row for row in found} for corpus, found in corpora.items()}
+  rows: dict[str, dict[tuple[str, float | None], ModelRow]] = {corpus: {} for corpus in corpora}
+  for corpus, row in ((corpus, row) for corpus, found in corpora.items() for row in found):
+    other = rows[corpus].setdefault(_key(row), row)
+    if other is not row:
+      raise UserError(f'{corpus}: {other.name} and {row.name} are both {_format_key(_key(row))} of '
+                      f'Table {number_}: name their runs, as NAME=FOLDER')
   keys = list(dict.fromkeys([*_GRID, *(key for found in rows.values() for key in found)]))
   _check_unit(unit, [row for found in corpora.values() for row in found])
   columns = ('PPL', 'PPL_s', 'S.S.', 'S.S.c')

@@ -89,6 +89,10 @@ def test_verdicts_say_what_the_floors_say(rows):
   _, same = verdicts([rows[0], dataclasses.replace(rows[0], name='b', method='x')], 'opinion')
   assert any(line.startswith('After') and line.endswith('), within noise.')
              for line in same['sentences'])
+  few = copy.deepcopy(rows[0])
+  few.scorer('opinion')['individual_fairness']['std_error'] = None
+  _, same = verdicts([rows[0], dataclasses.replace(few, name='b', method='x')], 'opinion')
+  assert any('not judged: below 20 samples' in line for line in same['sentences'])
   shown = f"I.F. {estimate['value']:.4f} (floor {estimate['null_p95']:.4f}), above noise, n = 40"
   line = headline([quiet, rows[0]], 'opinion', 'colour', quiet)
   means = rows[0].scorer('opinion')['mean_score_by_value']

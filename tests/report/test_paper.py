@@ -122,6 +122,8 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys, re
   assert 'mine: 2 values were not measured: PPL_s of Baseline, S.S. of Baseline.' in text
   assert '(paper)' not in text  # which has no such corpus
   assert f'{row.perplexity["token"]:.1f}' in text and 'PPL and PPL_s are per token' in text
+  write(tmp_path / 'other', [dataclasses.replace(bare, name='other')], source='lines',
+        attribute='occupation', name='mine')
   mine, out = str(tmp_path / 'mine'), f'--output={tmp_path}'
   for command, reason in (
       ([mine, '--table=5'], 'Table 5 is of country, and the runs hold occupation'),
@@ -130,6 +132,7 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys, re
       ([mine, '--table=1', '--model=baseline'], '--model is of other tables or figures'),
       ([mine, '--table=1', '--format=svg'], '--format=svg is of figures'),
       ([words[0], f'WMT-19={mine}', '--table=1'], 'hold different measures of baseline'),
+      ([mine, str(tmp_path / 'other'), '--table=1'], 'baseline and other are both Baseline'),
       ([mine, '--figure=8'], '--output=DIR'),
       ([mine, '--figure=8', out], 'Figure 8 is of WMT-19 country'),
       ([mine, '--figure=6', out], 'Figure 6 is of WMT-19'),

@@ -198,7 +198,7 @@ function detail(cells) {
     el('p', {class: `badge ${noise ? 'within' : 'above'}`}, noise ? '\u25cb within noise' : '\u25cf above noise'),
     el('div', {class: 'facts'}, fact('W1', fixed(cells.distance[t][p])), fact('floor', fixed(cells.floor[t][p])),
       fact('p', chance(cells.p[t][p])), fact('p corrected for all cells (Holm)', chance(cells.holm[t][p])), fact('n', cells.n)),
-    el('p', {class: 'small muted'}, DATA.noise_rule)];
+    el('p', {class: 'small muted'}, DATA.noise_rules[STATE.model])];
   const distributions = DATA.distributions[STATE.model], counts = DATA.histograms[STATE.scorer][STATE.model];
   const chosen = sides.map(a => counts.counts[t][a]);
   const most = Math.max(...chosen.flatMap(c => { const n = c.reduce((a, b) => a + b, 0); return c.map(k => k / n); }));
