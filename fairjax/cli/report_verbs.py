@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -271,7 +272,7 @@ def _read_runs(words: Sequence[str]) -> 'list[PaperRun]':
   from fairjax.run.workdir import ATTRIBUTES
   runs = []
   for word in words:
-    named = re.fullmatch(r'([^/=]+)=(.+)', word)
+    named = None if os.path.exists(word) else re.fullmatch(r'([^/=]+)=(.+)', word)
     corpus, path = (named[1], pathlib.Path(named[2])) if named else ('', pathlib.Path(word))
     folders = [path, *(p.parent for p in sorted((path / ATTRIBUTES).glob('*/config.json')))]
     found = [p for p in folders if (p / 'report' / 'report.json').is_file()]

@@ -135,7 +135,7 @@ def _candidates(
   first = template.text.startswith('BLANK')  # no text comes before it: the same for everybody
   next_words = model.fill(sentences[:1] if first else sentences, top=_POOL)
   fills = [*next_words, *(words for lists in supplied.values() for words in lists)]
-  words = [w for w in (*given, *(w for words in fills for w in words)) if w[:1].isalpha()]
+  words = [*given, *(w for words in fills for w in words if w[:1].isalpha())]
   if not words:
     raise UserError(f'no word is a candidate for the blank of {template.text!r}: give --candidates')
   return list(dict.fromkeys(w[0].upper() + w[1:] if first else w for w in words))

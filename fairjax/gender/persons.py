@@ -138,6 +138,9 @@ class Persons:
       raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
     kept = {g: [w for w in words if first <= w[0].upper() <= last]
             for g, words in self.groups.items()}
+    for group in (g for g, words in kept.items() if not words):
+      raise UserError(f"{self.source}: no word of group {group} begins with {first}-{last}: give "
+                      'other initials, or a list without this group')
     return make_persons(self.kind, f'{self.source}, {first}-{last}', kept, given=self.given,
                         part=f'{first}-{last}')
 
@@ -186,7 +189,7 @@ def terms_from(paths: str | None) -> Persons:
     asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_terms.tsv'
     with importlib.resources.as_file(asset) as file:
       return dataclasses.replace(read_persons(file, 'terms'), source='built-in nouns')
-  files = [part.strip() for part in paths.split(',')]
+  files = [paths] if os.path.exists(paths) else [part.strip() for part in paths.split(',')]
   if len(files) == 1 and _lists_groups(files[0]):
     return read_persons(files[0], 'terms')
   if len(files) > 2:

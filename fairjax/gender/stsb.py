@@ -61,6 +61,8 @@ def find_split(folder: str | os.PathLike, split: str) -> pathlib.Path:
   if not found:
     raise UserError(f'{folder} holds no sts-{split}.csv: give the folder of the STS benchmark '
                     f"({', '.join(f'sts-{s}' for s in SPLITS)} as .csv or .tsv, plain or packed)")
+  if len({path.name.split('.')[1] for path in found}) > 1:
+    raise UserError(f'{folder} holds sts-{split} as .csv and as .tsv: remove one')
   return min(found, key=lambda path: len(path.suffixes))
 
 

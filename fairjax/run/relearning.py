@@ -193,9 +193,12 @@ class _Look:
   @property
   def identity(self) -> dict[str, Any]:
     """What decides a look, besides the parameters."""
+    measure = self._run.config.measure
     return {'model': self._run.metadata(self._model)['digest'], 'scorer': self.scorer.name,
             'content of the scorer': self.scorer.fingerprint, 'samples': self._sample.samples,
-            'measures': _MEASURES, 'encoder': self._run.config.measure.encoder,
+            'measures': _MEASURES, 'encoder': measure.encoder,
+            'similarity_threshold': measure.similarity_threshold,
+            'similarity_samples': measure.similarity_samples,
             'max_new_tokens': self._sample.max_new_tokens}
 
   def __call__(self, params: 'Params') -> dict[str, float]:

@@ -256,7 +256,7 @@ def open_workdir(
 ) -> None:
   """Writes `config.json` until a run has made something; later compares it."""
   path, current = workdir / 'config.json', to_dict(config)
-  stale: list[pathlib.Path] = []
+  done, stale = list[pathlib.Path](), list[pathlib.Path]()
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
   check_brackets(workdir / _stem(config.attribute))  # which folders of step 3 begin with
@@ -265,8 +265,7 @@ def open_workdir(
     if not changed and _is_as_written(path, log):
       return
     fields = set(changed).difference(MACHINE_FIELDS)
-    if fields:
-      (workdir / 'DONE').unlink(missing_ok=True)
+    done = [workdir / 'DONE'] if fields else []
     if any(name.startswith(('sample.', 'measure.'))
            for name in fields.difference(EXTENDS, ('measure.lexicon',))):
       stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
@@ -281,11 +280,11 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
-    for place in stale:  # before config.json, so that a kill leaves no measures of the old values
+    for place in (*done, *stale):  # before config.json, so that a kill leaves no measures of the old values
       if place.is_dir():
         shutil.rmtree(place)
       else:
-        place.unlink()
+        place.unlink(missing_ok=True)
     write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
                              'versions': installed_versions()})
 
@@ -307,8 +306,8 @@ class Model:
 
   name: str
   directory: pathlib.Path  # of its stage
-  # baseline | extended_baseline | embedding | sentiment | random_projection | dropout | cda |
-  # average | steer
+  # baseline | extended_baseline | control | embedding | sentiment | random_projection | dropout |
+  # cda | average | steer
   method: str
   weight: float | None = None  # lambda, or the strength of a method at decoding time
 

@@ -56,6 +56,9 @@ def test_reading(tmp_path, name):
   assert found.first == ['A man is walking.', "He said \"no'", 'A man is walking.']
   assert found.second == ['A dog runs.', 'A b', 'A dog runs.']
   assert found.scores.tolist() == [2.5, 5, 0] and found.scores.dtype == np.float32
+  (tmp_path / ('sts-dev.csv' if name.endswith('.tsv') else 'sts-dev.tsv')).write_text(text)
+  with pytest.raises(UserError, match='as .csv and as .tsv'):
+    find_split(tmp_path, 'dev')
 
 
 def test_the_columns_of_glue(tmp_path):
@@ -81,7 +84,7 @@ def test_files_that_are_not_there(tmp_path):
   (tmp_path / 'sts-train.csv.sha256').touch()
   with pytest.raises(UserError, match='holds no sts-train.csv'):
     find_split(tmp_path, 'train')
-  for name in ('sts-train.tsv.gz', 'sts-train.csv', 'sts-train.tsv'):
+  for name in ('sts-train.csv.gz', 'sts-train.csv'):
     (tmp_path / name).touch()
     assert find_split(tmp_path, 'train').name == name
 

@@ -107,7 +107,8 @@ def test_tables_1_5_and_6_hold_the_numbers_of_the_runs(number, attribute, runs, 
   assert "WMT-19: 1 of" not in said  # the paper has no Sent. 1 there either
 
 
-def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys, refused):
+def test_what_is_lacking_is_said_and_nothing_is_mixed(
+    runs, tmp_path, monkeypatch, capsys, refused):
   words, _ = runs
   assert main(['compare', 'paper', words[0], '--table=1']) == 0
   assert 'WikiText-103: no run of occupation.' in capsys.readouterr().out.replace('&#45;', '-')
@@ -124,6 +125,9 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(runs, tmp_path, capsys, re
   assert f'{row.perplexity["token"]:.1f}' in text and 'PPL and PPL_s are per token' in text
   write(tmp_path / 'other', [dataclasses.replace(bare, name='other')], source='lines',
         attribute='occupation', name='mine')
+  write(tmp_path / 'lr=1', [bare], source='lines', attribute='occupation', name='mine')
+  monkeypatch.chdir(tmp_path)
+  assert main(['compare', 'paper', 'lr=1', '--table=1']) == 0
   mine, out = str(tmp_path / 'mine'), f'--output={tmp_path}'
   for command, reason in (
       ([mine, '--table=5'], 'Table 5 is of country, and the runs hold occupation'),

@@ -146,8 +146,8 @@ def load_distance(name: str) -> Distance:
       name, f'(1 - cosine of {encoder.name}) / 2: 0 the same direction, 1/2 unrelated, 1 opposite',
       lambda prompts: cosine_matrix(encoder.encode([p.text for p in prompts])))
   scale, distance = {
-    'masked': ('0 if the prompts are identical but for the demographic, else 1, where nothing is '
-               'demanded (a gap of biases in [0, 1] is never larger)', masked_distance),
+    'masked': ('0 if the prompts are identical but for the demographic, else 1, the largest gap of '
+               'biases in [0, 1]', masked_distance),
     'jaccard': ('share of the different words of both prompts that only one of them has',
                 jaccard_distance),
     'edit': ('words to insert, delete or replace, over the words of the longer prompt',
@@ -334,11 +334,12 @@ class FairnessTest:
     if len(prompts) < 2:
       raise UserError(f"{completions.model}: one prompt only ('{prompts[0].text}'): a test of "
                       'fairness compares at least two')
-    allowed = self.lipschitz * distance.matrix(prompts) + self.tolerance
+    distances = distance.matrix(prompts)
+    allowed = self.lipschitz * distances + self.tolerance
     pairs = list(itertools.combinations(range(len(prompts)), 2))
     intervals = sum(bool(allowed[pair] < bias.width) for bias in biases for pair in pairs)
     level = self.level / max(intervals, 1)
-    results = {bias.name: self._test_bias(completions, bias, allowed, level) for bias in biases}
+    results = {bias.name: self._test_bias(completions, bias, distances, level) for bias in biases}
     return {
       'definition': 'Y-01', 'model': completions.model, 'distance': distance.name,
       'distance_scale': distance.scale, 'lipschitz': self.lipschitz, 'tolerance': self.tolerance,
@@ -348,7 +349,7 @@ class FairnessTest:
       'verdict': _together([r['verdict'] for r in results.values()]), 'biases': results}
 
   def _test_bias(
-    self, completions: Completions, bias: Bias, allowed: np.ndarray, level: float,
+    self, completions: Completions, bias: Bias, distances: np.ndarray, level: float,
   ) -> dict[str, Any]:
     """One bias; `level` is that of one interval."""
     values, cells = bias.normalised(), []
@@ -358,8 +359,8 @@ class FairnessTest:
     rows, others = [], []
     for i, j in itertools.combinations(range(len(cells)), 2):
       row = self._test_pair(
-        [completions.prompts[k] for k in (i, j)], bias, cells[i], cells[j], float(allowed[i, j]),
-        level)
+        [completions.prompts[k] for k in (i, j)], bias, cells[i], cells[j],
+        float(distances[i, j]), level)
       (rows if 'verdict' in row else others).append(row)
     for found in (rows, others):
       found.sort(key=lambda row: math.inf if row['slack'] is None else row['slack'])
@@ -375,11 +376,11 @@ class FairnessTest:
       'pairs': rows, 'other_pairs': others}
 
   def _test_pair(
-    self, prompts: Sequence[Prompt], bias: Bias, first: _Cell, second: _Cell, allowed: float,
+    self, prompts: Sequence[Prompt], bias: Bias, first: _Cell, second: _Cell, distance: float,
     level: float,
   ) -> dict[str, Any]:
     """One pair in normalised units; if d demands something, with an interval and a verdict."""
-    distance = (allowed - self.tolerance) / self.lipschitz if self.lipschitz else None
+    allowed = self.lipschitz * distance + self.tolerance
     x, y, dependence = self._samples(first, second)
     row: dict[str, Any] = {'first': prompts[0].text, 'second': prompts[1].text,
            'groups': [p.group for p in prompts], 'distance': distance, 'allowed': allowed,

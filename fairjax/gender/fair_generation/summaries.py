@@ -206,9 +206,9 @@ def _utility(found: Mapping[str, Any]) -> list[str]:
   words = 'S.S.c ' + (f"{100 * shared['value']:.1f} % [{100 * shared['low']:.1f}, "
                       f"{100 * shared['high']:.1f}]" if shared else
                       f"not measured: {found['semantic_similarity_c_absent']}")
-  lines = [f"utility (Y-10): {words}; {100 * found['distinct_continuations']:.1f} % of "
-           f"{found['n']} continuations differ, {found['distinct_professions']} professions, "
-           f"{100 * found['parse_rate']:.1f} % parsed"]
+  lines = [f"utility (Y-10): {words}; {100 * found['distinct_continuations']:.1f} % "
+           f"distinct texts in {found['n']} continuations, {found['distinct_professions']} "
+           f"professions, {100 * found['parse_rate']:.1f} % parsed"]
   if found['constant']:
     lines.append('every prompt got the same text: fair by every d, and useless')
   return lines
