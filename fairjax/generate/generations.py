@@ -186,18 +186,20 @@ def open_records(
   # The file may be that of the prefixes without their rewordings.
   plain = identity | {'prefixes': _digest([p for p in work.prefixes if not p.rewording])}
   manifest = _check_manifest(path, manifest_path, identity, plain)
-  if (manifest and manifest['complete'] and manifest['samples'] == sample.samples
-      and manifest['identity']['prefixes'] == identity['prefixes']):
+  if manifest and manifest['complete']:
     check_complete(path)
-    log(f"{path}: complete ({manifest['records']} records)")
-    return manifest['records'], []
-  state = {'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size}
-  write_sealed_json(manifest_path, {**state, 'complete': False})
+    if (manifest['samples'] == sample.samples
+        and manifest['identity']['prefixes'] == identity['prefixes']):
+      log(f"{path}: complete ({manifest['records']} records)")
+      return manifest['records'], []
   if removed := repair(path):
     log(f'{path}: removed {removed} bytes of an interrupted append')
   if path.is_file() and path.stat().st_size:
     work.mark_done(read_records(path, repair=True), model)
     log(f'{path}: {work.done.sum():,} of {work.done.size:,} records were there')
+  write_sealed_json(manifest_path, {
+    'identity': identity, 'samples': sample.samples, 'batch_size': sample.batch_size,
+    'complete': False})
   return None, work.done.tolist()
 
 

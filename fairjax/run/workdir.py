@@ -280,7 +280,7 @@ def open_workdir(
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
   with lock:
-    for place in (*done, *stale):  # before config.json, so that a kill leaves no measures of the old values
+    for place in (*done, *stale):  # first, so that a kill leaves no measures of the old values
       if place.is_dir():
         shutil.rmtree(place)
       else:

@@ -168,6 +168,11 @@ def test_more_samples_extend_a_file_and_fewer_are_refused(run, tmp_path):
   assert keyed(tmp_path / 'grown.jsonl') == expected
   with pytest.raises(UserError, match='sample 4, but 4 samples are wanted'):
     run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=4))
+  path = tmp_path / 'grown.jsonl'
+  assert check_complete(path) == 36  # as before
+  path.write_bytes(path.read_bytes().replace(b'"sample": 0', b'"sample": 1', 1))
+  with pytest.raises(UserError, match='damaged'):
+    run('grown.jsonl', sample=dataclasses.replace(SAMPLE, samples=7))
 
 
 def test_an_interrupted_file_goes_on_with_another_batch_size_mesh_and_attention(run, tmp_path):
