@@ -13,7 +13,6 @@ import pytest
 
 import fairjax
 from fairjax import api
-from fairjax.cli.main import main
 from fairjax.config import SampleConfig
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
@@ -131,11 +130,11 @@ def test_of_two_columns_of_one_name_none_replaces_the_other(form, tmp_path):
     fairjax.measure(data, **OPTIONS)
 
 
-def test_the_command_line_gives_the_same(tmp_path, capsys, expected):
+def test_the_command_line_gives_the_same(tmp_path, found, expected):
   path = as_file(of_users(make_rows()), tmp_path / 'r.csv')
-  assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader', '--json',
-               '--columns=prompt=prefix,answer=continuation', '--permutations=20']) == 0
-  assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+  assert found(
+    'measure', f'--records={path}', '--attribute=country', '--scorer=vader', '--permutations=20',
+    '--columns=prompt=prefix,answer=continuation') == json.loads(json.dumps(expected))
 
 
 def test_values_without_records_are_left_out_and_named(tmp_path):

@@ -208,7 +208,7 @@ def test_names_of_files_hold_plus_and_comma(tmp_path, monkeypatch):
     assert load_config(spec, {'data.train': text}).data.train == files
 
 
-def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch, capsys):
+def test_the_home_folder_is_known_in_every_path(tmp_path, monkeypatch):
   from fairjax.cli.main import main, parse
   monkeypatch.setenv('HOME', str(tmp_path))
   home = str(tmp_path)

@@ -1,7 +1,6 @@
 """Records, corpora, vectors and labelled sentences in the forms in which people have them."""
 
 import collections
-import contextlib
 import csv
 import decimal
 import functools
@@ -174,15 +173,11 @@ def test_parquet_of_data_frames_keeps_numbers_and_texts(tmp_path):
   assert read(tmp_path / 'r') == records
 
 
-def measured(path, *options):
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out):
-    assert main(['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
-                 '--permutations=50', '--json', *options]) == 0
-  return json.loads(out.getvalue())
+def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys, refused, found):
+  def measured(path, *options):
+    return found('measure', f'--records={path}', '--attribute=country', '--scorer=vader',
+                 '--permutations=50', *options)
 
-
-def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys, refused):
   def continuation(p, i):
     if p.value < 2 and i % 2:
       return (None, '', ' \n', math.nan)[i // 2 % 4]
@@ -199,15 +194,15 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys, refu
   even.write_bytes(as_lines([r for r in rows(16, continuation) if not r['sample'] % 2]))
   dropped, expected = measured(path, '--empty=drop'), measured(even)
   assert dropped['scorers'] == expected['scorers'] and dropped['records'] == 80
-  found = dropped['empty_by_value']
-  by_value = dict(zip(dropped['values'], zip(found['empty'], found['records'], strict=True),
+  shares = dropped['empty_by_value']
+  by_value = dict(zip(dropped['values'], zip(shares['empty'], shares['records'], strict=True),
                       strict=True))
   assert by_value == {v: (8 if v in ('Syria', 'Iran') else 0, 16) for v in dropped['values']}
-  assert found['left_out'] == 80
+  assert shares['left_out'] == 80
   from scipy.stats import chi2
   # Expected cells 1.6 and 14.4 of each value.
   statistic = 2 * 6.4**2 * (1 / 1.6 + 1 / 14.4) + 8 * 1.6**2 * (1 / 1.6 + 1 / 14.4)
-  assert found['p_value'] == pytest.approx(chi2.sf(statistic, 9), rel=1e-9)
+  assert shares['p_value'] == pytest.approx(chi2.sf(statistic, 9), rel=1e-9)
   note = next(n for n in dropped['notes'] if 'are empty' in n)
   assert note.startswith('16 of 160 continuations are empty: Syria 50.0 %, Iran 50.0 %, Libya 0')
   assert 'the share depends on the value' in note and '80 records were left out' in note
@@ -216,7 +211,7 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys, refu
   assert alone['records'] == 144 and alone['n'] == {'min': 8, 'max': 16}
   kept = measured(path, '--empty=keep')
   assert kept['records'] == 160 and kept['empty_continuations'] == 16
-  assert kept['empty_by_value'] == found | {'left_out': 0}
+  assert kept['empty_by_value'] == shares | {'left_out': 0}
   report = ['report', '--records', str(path), '--attribute=country', '--scorer=vader',
             '--permutations=50', f'--output={tmp_path}/report']
   refused(report)

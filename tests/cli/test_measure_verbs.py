@@ -51,18 +51,17 @@ def fairjax(*arguments):
   assert main([*map(str, arguments)]) == 0
 
 
-def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys):
+def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys, found):
   arguments = ('measure', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
                '--scorer=vader', '--permutations=5')
   fairjax(*arguments)
   shown = capsys.readouterr().out
   assert f'scorer {name} read only the beginning of 1 of' in shown
   assert f'\n{name} and vader ' in shown
-  fairjax(*arguments, '--json')
-  found = json.loads(capsys.readouterr().out)
-  assert found['scorers'][name]['truncated_texts'] == 1
-  assert 'truncated_texts' not in found['scorers']['vader']
-  assert [pair['scorers'] for pair in found['scorer_agreement']] == [[name, 'vader']]
+  result = found(*arguments)
+  assert result['scorers'][name]['truncated_texts'] == 1
+  assert 'truncated_texts' not in result['scorers']['vader']
+  assert [pair['scorers'] for pair in result['scorer_agreement']] == [[name, 'vader']]
 
 
 def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, monkeypatch):
@@ -97,7 +96,7 @@ def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, mon
   assert not kept.exists()
 
 
-def test_every_text_becomes_tokens_once(records, tmp_path, capsys, monkeypatch):
+def test_every_text_becomes_tokens_once(records, tmp_path, found, monkeypatch):
   own, seen = tmp_path / 'own.jsonl', []
   shutil.copy(records, own)
   encode = pretrained.encode_texts
@@ -108,10 +107,8 @@ def test_every_text_becomes_tokens_once(records, tmp_path, capsys, monkeypatch):
 
   monkeypatch.setattr(pretrained, 'encode_texts', counted)
   monkeypatch.setattr('fairjax.pretrained.sentence_encoder.encode_texts', counted)
-  fairjax('measure', f'--records={own}', '--attribute=country', f'--scorer={BERT}', '--json',
-          '--permutations=5')
-  found = json.loads(capsys.readouterr().out)
-  (scorer,) = found['scorers'].values()
+  (scorer,) = found('measure', f'--records={own}', '--attribute=country', f'--scorer={BERT}',
+                    '--permutations=5')['scorers'].values()
   texts = {json.loads(line)['continuation'] for line in own.read_text().splitlines()}
   assert sorted(seen) == sorted(texts) and scorer['truncated_texts'] == 1
   encoder = load_encoder(f'minilm:{GOLDEN.parent / "bert_mlm"}')

@@ -149,7 +149,7 @@ def test_the_verb(tmp_path, capsys, refused):
           '/dev/null is no file, after which the result could be named')
 
 
-def test_the_verb_with_lists_and_names(tmp_path, capsys):
+def test_the_verb_with_lists_and_names(tmp_path):
   (tmp_path / 'in').write_text('The wizard Ada met a man.\n')
   (tmp_path / 'pairs').write_text('wizard witch mage\n')
   (tmp_path / 'names').write_text('Ada,F,9\nBob,M,7\nRare,M,1\n')

@@ -235,7 +235,7 @@ def test_points_rise_from_the_head_to_before_the_end(total, points):
   assert curve_steps(total, 0) == ()
 
 
-def test_steps_and_freezes_end_to_end(tmp_path, capsys, refused, monkeypatch):
+def test_steps_and_freezes_end_to_end(tmp_path, capsys, refused, found, monkeypatch):
   monkeypatch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
   write_sts(tmp_path / 'sts', seed=0, pairs=32, templates=3)
   write_tables(tmp_path)
@@ -261,7 +261,6 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, refused, monkeypatch):
   files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}
   assert len(files) == 4
   # The same command reads what is there; another one is refused.
-  assert main([*command, '--json']) == 0
-  assert json.loads(capsys.readouterr().out) == result
+  assert found(*command) == result
   assert {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')} == files
   refused([*command, '--epochs=2'], 'belongs to another training')

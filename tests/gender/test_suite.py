@@ -199,24 +199,23 @@ def small_bert(tmp_path_factory):
   return folder
 
 
-def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys):
+def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys, found):
   tables = small_bert / 'tables'
   words = ['gender', 'correlations', f'--model={small_bert / "bert"}',
            f'--stsb={small_bert / "sts"}', f'--bios={small_bert / "bios"}', f'--coref={small_bert}',
            '--mode=frozen', '--restarts=2', '--epochs=1',
            f'--winogender={tables / "coreference.tsv"}', f'--names={tables / "names.txt"}',
            f'--professions={tables / "professions.tsv"}', '--persons=8', f'--output={tmp_path}/out']
-  assert main([*words, '--json']) == 0
-  found = json.loads(capsys.readouterr().out)['found']['bert']
-  assert list(found) == ['disco_names', 'disco_terms', 'winogender', 'coref', 'stsb', 'bios']
-  assert found['disco_names']['n'] == {'female': 8, 'male': 8}
+  bert = found(*words)['found']['bert']
+  assert list(bert) == ['disco_names', 'disco_terms', 'winogender', 'coref', 'stsb', 'bios']
+  assert bert['disco_names']['n'] == {'female': 8, 'male': 8}
   # Weights at random know no gender: of 8 and 8 persons hardly a fill can differ significantly.
-  assert found['disco_names']['score'] <= 0.3 and found['disco_terms']['score'] <= 0.3
-  assert len(found['disco_terms']['templates']) == 14
-  assert found['winogender']['r']['n'] == 24 and found['winogender']['without_share'] == []
+  assert bert['disco_names']['score'] <= 0.3 and bert['disco_terms']['score'] <= 0.3
+  assert len(bert['disco_terms']['templates']) == 14
+  assert bert['winogender']['r']['n'] == 24 and bert['winogender']['without_share'] == []
   for metric, key in (('coref', 'r'), ('stsb', 'dev_pearson'), ('bios', 'slope')):
-    assert len(found[metric][key]['restarts']) == 2 and found[metric][key]['value'] is not None
-  assert found['bios']['mode'] == 'frozen' and found['stsb']['recipe']['learning_rate'] == 1e-3
+    assert len(bert[metric][key]['restarts']) == 2 and bert[metric][key]['value'] is not None
+  assert bert['bios']['mode'] == 'frozen' and bert['stsb']['recipe']['learning_rate'] == 1e-3
   assert main(words) == 0  # goes on, and prints the table
   captured = capsys.readouterr()
   assert captured.err.count('measured earlier') == 6 and '| DisCo (Terms) |' in captured.out

@@ -127,7 +127,7 @@ def ask(server, attribute_file, tmp_path):
 
 
 def test_records_are_those_of_other_sampling_and_are_measured(server, ask, tmp_path, attribute_file,
-                                                              capsys):
+                                                              found):
   server.delay = 0.02
   records, said = ask(concurrency=3, prices=(1.0, 10.0))
   assert collections.Counter(r['prefix'] for r in records) == dict.fromkeys(PROMPTS, 5)
@@ -141,9 +141,8 @@ def test_records_are_those_of_other_sampling_and_are_measured(server, ask, tmp_p
   assert path == '/v1/completions' and body == {
     'model': 'm', 'max_tokens': 7, 'temperature': 0.5, 'prompt': body['prompt']}
   assert '200 tokens read and 60 written, which cost 0.0008' in said[-1]
-  assert main(['measure', f'--records={tmp_path / "g.jsonl"}', f'--attribute={attribute_file}',
-               '--scorer=vader', '--permutations=20', '--json']) == 0
-  assert json.loads(capsys.readouterr().out)['coupled'] is False
+  assert found('measure', f'--records={tmp_path / "g.jsonl"}', f'--attribute={attribute_file}',
+               '--scorer=vader', '--permutations=20')['coupled'] is False
   assert main(['records', 'convert', f'--records={tmp_path / "g.jsonl"}',
                f'--output={tmp_path / "g.parquet"}']) == 0
   again = list(read_records(tmp_path / 'g.parquet'))

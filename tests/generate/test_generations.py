@@ -355,7 +355,7 @@ def test_every_template_and_value_is_a_line(tmp_path, attribute, count):
   assert all(r['subgroup'] == loaded.values[loaded.value_index(r['value'])].subgroup for r in lines)
 
 
-def test_the_round_trip(tmp_path, capsys, refused):
+def test_the_round_trip(tmp_path, capsys, refused, found):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
   assert main(['sample', '--prompts-only', '--attribute=country', f'--output={prompts}']) == 0
   assert '100 prompts of country' in capsys.readouterr().out
@@ -365,17 +365,16 @@ def test_the_round_trip(tmp_path, capsys, refused):
       mood = 'terrible' if record['value'] == 'Syria' else 'wonderful'
       for i in range(3):
         file.write(json.dumps({**record, 'continuation': f' a {mood} place, {i}.'}) + '\n')
-  assert main(['measure', f'--records={answers}', '--attribute=country', '--scorer=vader',
-               '--permutations=19', '--json']) == 0
-  found = json.loads(capsys.readouterr().out)
-  assert found['records'] == 300 and found['n'] == {'min': 3, 'max': 3}
-  assert found['coupled'] is False  # samples of an API share no noise
-  assert found['templates_not_in_records'] == []
-  by_value = found['scorers']['vader']['mean_score_by_value']
-  gap = by_value['Chile'] - by_value['Syria']
+  result = found('measure', f'--records={answers}', '--attribute=country', '--scorer=vader',
+                 '--permutations=19')
+  assert result['records'] == 300 and result['n'] == {'min': 3, 'max': 3}
+  assert result['coupled'] is False  # samples of an API share no noise
+  assert result['templates_not_in_records'] == []
+  vader = result['scorers']['vader']
+  gap = vader['mean_score_by_value']['Chile'] - vader['mean_score_by_value']['Syria']
   # Nine of the 45 pairs differ, all by the same gap.
-  assert found['scorers']['vader']['individual_fairness']['value'] == pytest.approx(gap * 9 / 45)
-  assert not found['scorers']['vader']['individual_fairness']['within_floor']
+  assert vader['individual_fairness']['value'] == pytest.approx(gap * 9 / 45)
+  assert not vader['individual_fairness']['within_floor']
   refused(['measure', f'--records={prompts}', '--attribute=country', '--scorer=vader'],
           'prompts.jsonl:1: fields missing: continuation')
 

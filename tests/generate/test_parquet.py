@@ -169,17 +169,13 @@ def test_what_parquet_cannot_hold_is_refused_and_nothing_is_left(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['a.jsonl']
 
 
-def measured(path, *more):
-  import contextlib
-  import io
-  out = io.StringIO()
-  with contextlib.redirect_stdout(out):
-    assert main(['measure', f'--records={path}', '--attribute=country', '--permutations=20',
-                 '--json', *more]) == 0
-  return json.loads(out.getvalue())
+@pytest.fixture
+def measured(found):
+  return lambda path, *more: found('measure', f'--records={path}', '--attribute=country',
+                                   '--permutations=20', *more)
 
 
-def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch):
+def test_measures_are_those_of_the_jsonl_and_scores_travel(tmp_path, monkeypatch, measured):
   monkeypatch.chdir(tmp_path)
   write_lines(tmp_path / 'generations.jsonl', full(4))
   wanted = measured('generations.jsonl', '--scorer=vader', '--scorer=recorded:mine',
@@ -215,7 +211,7 @@ class LengthEncoder:
     return np.array([[1.0, len(text)] for text in texts])
 
 
-def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, refused):
+def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, refused, measured):
   monkeypatch.chdir(tmp_path)
   rows = full(4)
   write_lines(tmp_path / 'r.jsonl', rows)

@@ -199,7 +199,7 @@ def lexicon(folder):
   return f'--lexicon={folder}'
 
 
-def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys):
+def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys, found):
   path = write_lines(tmp_path / 'r.jsonl', records(faith, human=[0.9, 0.1, 0.5] * 3))
   arguments = ['scorers', 'audit', f'--records={path}', f'--attribute={tmp_path / "faith.yaml"}',
                '--scorer=opinion', '--scorer=vader', '--scorer=recorded:human', lexicon(tmp_path)]
@@ -209,11 +209,8 @@ def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys):
   assert '| Old Catholic | 3 | ' in text and '| opinion and vader | 9 | ' in text
   assert ('recorded:human: own bias not measured: recorded scores say nothing about other texts.'
           in text)
-  assert main([*arguments, '--json', '--limit=4']) == 0
-  found = json.loads(capsys.readouterr().out)
-  assert found['counts']['left_out'] == 5 and len(found['agreement']) == 3
-  assert main([*arguments, '--json', '--scored=prefix+continuation']) == 0
-  both = json.loads(capsys.readouterr().out)
+  some, both = found(*arguments, '--limit=4'), found(*arguments, '--scored=prefix+continuation')
+  assert some['counts']['left_out'] == 5 and len(some['agreement']) == 3
   assert both['scorers']['vader']['own_bias']['n'] == 9
 
 

@@ -84,7 +84,7 @@ def test_the_gate_takes_all_combinations(both, tmp_path, capsys):
 
 @pytest.mark.parametrize('fraction', [None, 0.45])
 def test_planted_effects_pass_through_prompts_measure_and_report(
-    both, tmp_path, check_keys, capsys, fraction):
+    both, tmp_path, check_keys, found, fraction):
   prompts, answers = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
   attribute, options = load_attribute(both), []
   gamma = GAMMA
@@ -96,13 +96,11 @@ def test_planted_effects_pass_through_prompts_measure_and_report(
   rows = planted(attribute, gamma)
   assert asked == list(dict.fromkeys(r['prefix'] for r in rows))
   write_lines(answers, rows)
-  capsys.readouterr()
   options = [f'--records={answers}', f'--attribute={both}', '--scorer=recorded:s']
-  assert main(['measure', *options, '--permutations=99', '--json']) == 0
-  check_keys(found := json.loads(capsys.readouterr().out), 'measures')
-  found = found['scorers']['recorded:s']['crossed']
+  check_keys(result := found('measure', *options, '--permutations=99'), 'measures')
+  crossed = result['scorers']['recorded:s']['crossed']
   expected = np.array([pair_mean(ALPHA), pair_mean(BETA), np.abs(gamma).mean()]) / 40 * 0.5
-  effects = list(crossed_effects(found).values())
+  effects = list(crossed_effects(crossed).values())
   np.testing.assert_allclose([e['value'] for e in effects], expected, rtol=1e-12, atol=1e-15)
   p_values = [0.01, 0.01, 1 if fraction else 0.01]
   assert [e['p_value'] for e in effects] == p_values

@@ -315,20 +315,18 @@ def test_two_lines_audit_a_file(files):
   assert [p['values'] for p in opinion['largest_pairs']][0] in opinion['pairs']['values']
 
 
-def test_several_attributes_in_one_file_each_as_if_alone(files, capsys, refused):
+def test_several_attributes_in_one_file_each_as_if_alone(files, refused, found):
   attributes = [load_attribute(str(files / f'{n}.yaml')) for n in ('colour', 'size')]
   records = [r for a in attributes for r in make_records(a, samples=6)]
   mixed = [records[i] for i in np.random.default_rng(3).permutation(len(records))]
   path = write_lines(files / 'r.jsonl', mixed)
   arguments = ['measure', f'--records={path}', '--scorer=recorded:s', '--permutations=19']
   named = [f'--attribute={files / n}.yaml' for n in ('colour', 'size')]
-  assert main([*arguments, *named, '--json', f'--output={files}/m.json']) == 0
-  found = json.loads(capsys.readouterr().out)
-  assert list(found) == ['colour', 'size'] and json.loads((files / 'm.json').read_text()) == found
+  both = found(*arguments, *named, f'--output={files}/m.json')
+  assert list(both) == ['colour', 'size'] and json.loads((files / 'm.json').read_text()) == both
   write_lines(path, [r for r in records if r['attribute'] == 'size'])
-  assert main([*arguments, named[1], '--json']) == 0
-  alone = json.loads(capsys.readouterr().out)
-  assert alone['scorers']['recorded:s'] == found['size']['scorers']['recorded:s']
+  alone = found(*arguments, named[1])
+  assert alone['scorers']['recorded:s'] == both['size']['scorers']['recorded:s']
   for wrong, words in ((named[:1], "attribute is 'size', not 'colour'"),
                        ([named[1], named[1]], 'named twice')):
     refused([*arguments, *wrong], words)

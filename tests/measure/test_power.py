@@ -142,9 +142,8 @@ def test_plans_that_cannot_be_made_are_refused(arguments, message):
     plan_samples(model_scores('binary'), **arguments)
 
 
-def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys, refused):
-  assert main(['records', 'plan', '--effect', '0.05', '--power', '0.8', '--json']) == 0
-  rows = json.loads(capsys.readouterr().out)
+def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys, refused, found):
+  rows = found('records', 'plan', '--effect', '0.05', '--power', '0.8')
   assert [(r['scores'], r['shared']) for r in rows] == [
     (k, s) for s in (0.0, 0.8) for k in ('binary', 'uniform', 'opinion')]
   assert max(r['samples'] for r in rows) == rows[0]['samples']
@@ -157,8 +156,7 @@ def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys, refused):
     'scores': {'s': float(rng.integers(0, 2))}}) + '\n' for v in 'XY' for _ in range(400)))
   arguments = ['records', 'plan', '--effect=0.05', f'--records={path}', f'--attribute={attribute}',
                '--scorer=recorded:s']
-  assert main([*arguments, '--json']) == 0
-  (row,) = json.loads(capsys.readouterr().out)
+  (row,) = found(*arguments)
   assert row['scores'] == 'a, recorded:s' and not row['coupled']
   assert row['samples'] == pytest.approx(rows[0]['samples'], rel=0.15)
   assert main(arguments) == 0 and 'a, recorded:s' in capsys.readouterr().out

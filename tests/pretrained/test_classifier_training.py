@@ -57,7 +57,7 @@ def trained(data, two_devices, tmp_path_factory):
   return output
 
 
-def test_it_learns_and_says_how_well(data, trained, capsys):
+def test_it_learns_and_says_how_well(data, trained, capsys, found):
   card = json.loads((trained / 'card.json').read_text())
   assert sorted(p.name for p in trained.iterdir()) == [
     'card.json', 'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json',
@@ -68,14 +68,13 @@ def test_it_learns_and_says_how_well(data, trained, capsys):
   accuracies = [e['dev_accuracy'] for e in card['epochs']]
   assert card['chosen_epoch'] == 1 + accuracies.index(max(accuracies))
   assert card['dev']['accuracy']['value'] == max(accuracies)
-  assert run('scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}',
-             '--scorer=vader', '--json') == 0
-  found = json.loads(capsys.readouterr().out)
-  model, vader = found['scorers'].values()
+  evaluate = ['scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}']
+  result = found(*evaluate, '--scorer=vader')
+  model, vader = result['scorers'].values()
   assert {k: model[k] for k in card['dev']} == card['dev']
   assert vader['n'] == 57 and vader['undecided'] > 0
-  assert found['data']['neutral_left_out'] == 3
-  assert run('scorers', 'evaluate', f'--data={data}/dev.tsv', f'--model={trained}') == 0
+  assert result['data']['neutral_left_out'] == 3
+  assert run(*evaluate) == 0
   assert f"| {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
 
 

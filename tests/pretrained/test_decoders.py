@@ -137,13 +137,11 @@ def test_the_text_decoder_of_a_gemma_3_with_images_is_read_and_written(
 
 
 @pytest.mark.parametrize('name', ['llama3', 'gemma3', 'qwen2'])
-def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, capsys):
+def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, found):
   folder, out = make(name, begins=name != 'qwen2'), tmp_path / 'x.jsonl'
   assert len(sampled(folder, attribute, out)) == 4 * 40
-  capsys.readouterr()
-  assert main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
-               '--permutations=20', '--empty=keep', '--json']) == 0
-  measured = json.loads(capsys.readouterr().out)['next_token_divergence']
+  measured = found('measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
+                   '--permutations=20', '--empty=keep')['next_token_divergence']
   vocabulary = load_pretrained(folder, 'lm').vocabulary()
   assert vocabulary.start_ids == (() if name == 'qwen2' else (1,))
   # Special tokens that neither begin nor end a text are not drawn.

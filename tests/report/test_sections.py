@@ -235,7 +235,7 @@ def test_the_brief_table_takes_chance_off():
     assert line[2:] == [f"{e['value'] - e['null_mean']:.4f}", f"{e['p_value']:.2g}", '30']
 
 
-def test_measure_prints_what_stands_beside(tmp_path, capsys, refused):
+def test_measure_prints_what_stands_beside(tmp_path, capsys, refused, found):
   from test_similarity import TINY
 
   from fairjax.counterfactual import load_attribute
@@ -249,11 +249,10 @@ def test_measure_prints_what_stands_beside(tmp_path, capsys, refused):
                 'KL of the next token was not measured for r: records hold texts only'):
     assert words in shown
   tiny = [*base, f'--encoder=minilm:{TINY}', '--similarity-samples=2']
-  assert main([*tiny, '--similarity-threshold=baseline:0.25', f'--baseline-records={path}',
-               '--json']) == 0
-  found = json.loads(capsys.readouterr().out)['semantic_similarity']
-  assert found['n'] == 40 and found['left_out'] == 20 and found['value'] <= 0.25
-  assert found['threshold_source'] == 'calibrated: 0.25 of the baseline are above'
+  similarity = found(*tiny, '--similarity-threshold=baseline:0.25',
+                     f'--baseline-records={path}')['semantic_similarity']
+  assert similarity['n'] == 40 and similarity['left_out'] == 20 and similarity['value'] <= 0.25
+  assert similarity['threshold_source'] == 'calibrated: 0.25 of the baseline are above'
   assert main(tiny) == 0
   shown = capsys.readouterr().out
   assert re.search(r' S\.S\. +words \(floor\) *\n', shown)

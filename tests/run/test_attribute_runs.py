@@ -113,16 +113,15 @@ def test_perplexities_of_the_baseline_are_those_of_one_text(country, occupation)
   assert found[0]['test_sensitive'] != found[1]['test_sensitive']
 
 
-def test_going_back_and_forth_finds_everything_done(text, country, occupation, capsys):
+def test_going_back_and_forth_finds_everything_done(text, country, occupation, capsys, found):
   second, before = occupation
   kept = contents(second)
   for attribute in ('country', 'occupation', 'country'):
     capsys.readouterr()
     assert main(arguments('run', text, country, attribute=attribute)) == 0
     assert 'nothing to do' in capsys.readouterr().out
-  select = [*arguments('models select', text, country, attribute='occupation'), '--json',
-            '--relevance=next_token_divergence']
-  assert main(select) == 0 and json.loads(capsys.readouterr().out)['scorers']
+  assert found(*arguments('models select', text, country, attribute='occupation'),
+               '--relevance=next_token_divergence')['scorers']
   assert main(arguments('run', text, second, attribute='occupation')) == 0  # by its own name
   assert contents(country) == before and contents(second) == kept
 

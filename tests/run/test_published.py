@@ -208,7 +208,7 @@ def export(*arguments, **changes):
   return main(exporting(*arguments, **changes))
 
 
-def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, tmp_path, capsys):
+def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, tmp_path):
   out, name = tmp_path / 'out', 'town-embedding-10'
   assert export(files, finished, out, f'--model={name}', '--license=apache-2.0') == 0
   run = open_run(finished)
