@@ -14,9 +14,9 @@ import shutil
 
 import numpy as np
 import pytest
+from golden_models import copied
 from human_oracle import fill
 from record_cases import records_of, write_lines
-from safetensors.numpy import load_file, save_file
 from test_docs import README, fairjax_commands
 from test_export import FIELDS
 from test_job import TINY
@@ -114,14 +114,9 @@ def write_news(path):
 
 def write_gpt2(tiny, folder, *, positions):
   """The tiny model with positions for the long prompts, and an end-of-text id of its own."""
-  shutil.copytree(tiny, folder)
-  config = json.loads((folder / 'config.json').read_text())
-  tensors = load_file(folder / 'model.safetensors')
-  (name,) = [name for name in tensors if name.endswith('wpe.weight')]
-  tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))
-  save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
-  (folder / 'config.json').write_text(json.dumps(config | {
-    'eos_token_id': 0, 'n_positions': positions, 'n_ctx': positions}))
+  copied(folder, tiny, lambda tensors: {
+    name: np.resize(x, (positions, x.shape[1])) if name.endswith('wpe.weight') else x
+    for name, x in tensors.items()}, eos_token_id=0, n_positions=positions, n_ctx=positions)
 
 
 def write_words(path):

@@ -1,17 +1,15 @@
 """The command line: closed pipes, spellings, the program's name twice, groups, interruptions."""
 
 import argparse
-import json
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import copied
 
 from fairjax import processes
 from fairjax.cli import main as cli
@@ -19,7 +17,6 @@ from fairjax.errors import UserError
 from fairjax.tpu.launch.plan import Run
 from fairjax.tpu.launch.supervise import Executor
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 SHOW = ['step', 'config', '--config=configs/quickstart.py']
 
 
@@ -203,11 +200,8 @@ sys.exit(cli.main())
 
 
 def test_sampling_that_is_terminated_while_it_compiles_ends_with_42(tmp_path, repository):
-  faith, gpt2 = tmp_path / 'faith.yaml', tmp_path / 'gpt2'
+  faith, gpt2 = tmp_path / 'faith.yaml', copied(tmp_path / 'gpt2', 'gpt2', eos_token_id=0)
   faith.write_text('name: faith\nvalues: [a, b]\ntemplates:\n  - the {value} was\n')
-  shutil.copytree(GOLDEN / 'gpt2', gpt2)
-  config = json.loads((gpt2 / 'config.json').read_text(encoding='utf-8'))
-  (gpt2 / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}), encoding='utf-8')
   found = subprocess.run(
     [sys.executable, '-c', SIGNALLED, 'sample', f'--pretrained={gpt2}', f'--attribute={faith}',
      '--output=k.jsonl', '--samples=2000', '--batch-size=2000', '--max-new-tokens=20'],

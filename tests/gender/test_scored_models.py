@@ -3,13 +3,12 @@
 import dataclasses
 import functools
 import json
-import pathlib
-import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from golden_models import GOLDEN, copied
 
 from fairjax.config import Config, ModelConfig
 from fairjax.config_io import to_dict
@@ -23,7 +22,6 @@ from fairjax.vocabulary import build_word_vocabulary
 
 pytestmark = pytest.mark.usefixtures('one_device')
 
-GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 TEXTS = ['A sad [BLANK] was good.', 'The baker was [BLANK].']
 WORDS = 'the nurse told doctor that she he would be late likes to sing . , \'s'.split()
 
@@ -35,11 +33,8 @@ def masked(request):
 
 @pytest.fixture(scope='module')
 def gpt2(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('models') / 'gpt2'
-  shutil.copytree(GOLDEN / 'gpt2', folder)
-  config = json.loads((folder / 'config.json').read_text())
-  (folder / 'config.json').write_text(json.dumps(config | {'eos_token_id': 0}))
-  return open_language_model(folder)
+  return open_language_model(
+    copied(tmp_path_factory.mktemp('models') / 'gpt2', 'gpt2', eos_token_id=0))
 
 
 @pytest.fixture(scope='module')
@@ -93,8 +88,7 @@ def test_masked_fills_are_the_best_pieces_at_the_mask(masked):
 
 def test_the_mask_of_an_albert_takes_the_space_before_it(tmp_path):
   """The published files say so (lstrip); a piece for that space was never seen in training."""
-  folder = tmp_path / 'albert'
-  shutil.copytree(GOLDEN / 'albert_mlm', folder)
+  folder = copied(tmp_path / 'albert', 'albert_mlm')
   content = json.loads((folder / 'tokenizer.json').read_text())
   for token in content['added_tokens']:
     token['lstrip'] = token['content'] == '[MASK]'

@@ -2,11 +2,11 @@
 
 import json
 import pathlib
-import shutil
 
 import jax
 import numpy as np
 import pytest
+from golden_models import copied
 from jax.sharding import AxisType, Mesh
 
 from fairjax.config_io import load_config
@@ -24,21 +24,11 @@ def small(directory=GOLDEN, values=None):
     np.array(jax.devices()[:1]), ('data',), axis_types=(AxisType.Auto,)))
 
 
-def with_labels(tmp_path, labels, name='model'):
+def with_labels(tmp_path, labels, name='model', **config):
   """The golden classifier with other names of its classes (the first ones, if they are fewer)."""
-  from safetensors.numpy import load_file, save_file
-  folder = tmp_path / name
-  shutil.copytree(GOLDEN, folder)
-  config = json.loads((folder / 'config.json').read_text())
-  config['id2label'] = {str(i): label for i, label in enumerate(labels)}
-  del config['label2id']
-  (folder / 'config.json').write_text(json.dumps(config))
-  tensors = load_file(folder / 'model.safetensors')
-  for part in ('weight', 'bias'):
-    tensors[f'classifier.{part}'] = np.ascontiguousarray(
-      tensors[f'classifier.{part}'][:len(labels)])
-  save_file(tensors, folder / 'model.safetensors')
-  return folder
+  return copied(tmp_path / name, GOLDEN, lambda tensors: {
+    k: v[:len(labels)] if k.startswith('classifier.') else v for k, v in tensors.items()},
+    id2label=dict(enumerate(labels)), label2id=None, **config)
 
 
 @pytest.mark.parametrize(('name', 'values'), [
@@ -126,9 +116,7 @@ def test_given_values(tmp_path):
   ({'architectures': ['BertForTokenClassification']}, 2, 'no classifier of whole texts')])
 def test_heads_that_are_read_otherwise_are_refused(tmp_path, change, labels, message):
   names = ['LABEL_0', 'LABEL_1'][:labels]
-  folder = with_labels(tmp_path, names)
-  config = json.loads((folder / 'config.json').read_text())
-  (folder / 'config.json').write_text(json.dumps(config | change))
+  folder = with_labels(tmp_path, names, **change)
   with pytest.raises(UserError, match=message):
     load_scorer(f'bert:{folder}#' + ','.join(f'{n}=1' for n in names))
 

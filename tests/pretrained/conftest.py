@@ -1,15 +1,9 @@
 """Copies of the golden models that tests change; texts to train on, an attribute to sample with."""
 
-import json
-import pathlib
-import shutil
-
 import jax
-import numpy as np
 import pytest
-from golden_models import ATTRIBUTE, GOLDEN
+from golden_models import ATTRIBUTE, copied
 from masked_cases import SENTENCES
-from safetensors.numpy import load_file, save_file
 
 from fairjax.pretrained import fit
 from fairjax.run import masked_training
@@ -43,15 +37,5 @@ def attribute(tmp_path):
 
 @pytest.fixture
 def copy(tmp_path):
-  """Copies a golden model, changes its tensors and its config (None: without the field)."""
-  def copy(name, change=None, **config):
-    folder = pathlib.Path(shutil.copytree(GOLDEN / name, tmp_path / f'copy-{name}',
-                                          dirs_exist_ok=True))
-    values = json.loads((folder / 'config.json').read_text()) | config
-    (folder / 'config.json').write_text(
-      json.dumps({k: v for k, v in values.items() if v is not None}))
-    if change is not None:
-      path = folder / 'model.safetensors'
-      save_file({k: np.ascontiguousarray(v) for k, v in change(load_file(path)).items()}, path)
-    return folder
-  return copy
+  """`copied` to a folder of its name."""
+  return lambda name, *change, **config: copied(tmp_path / f'copy-{name}', name, *change, **config)

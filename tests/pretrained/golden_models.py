@@ -3,12 +3,14 @@
 import functools
 import json
 import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from safetensors.numpy import load_file, save_file
 
 from fairjax.errors import UserError
 from fairjax.model.decoder import DecoderModel, NoState
@@ -74,6 +76,17 @@ def rewrite(path, change):
   """Changes the object in a JSON file."""
   value = json.loads(path.read_text(encoding='utf-8')) if path.is_file() else {}
   path.write_text(json.dumps(change(value) or value), encoding='utf-8')
+
+
+def copied(folder, name, change=None, **config):
+  """Copies a golden model, changes its tensors and its config (None: without the field)."""
+  shutil.copytree(GOLDEN / name, folder, dirs_exist_ok=True)
+  rewrite(folder / 'config.json', lambda values: {
+    k: v for k, v in (values | config).items() if v is not None})
+  if change is not None:
+    path = folder / 'model.safetensors'
+    save_file({k: np.ascontiguousarray(v) for k, v in change(load_file(path)).items()}, path)
+  return folder
 
 
 def added(number, content):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizers
-from golden_models import oracle_kl, rewrite, same
+from golden_models import copied, oracle_kl, rewrite, same
 from safetensors.numpy import load_file, save_file
 
 from fairjax.cli.main import main
@@ -31,8 +31,8 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'decoders'
 SPECIAL = ['<unk>', '<bos>', '<eos>', '<end>']
 
 
-def write_tokenizer(folder, *, begins):
-  """A tokenizer of 61 tokens, as SentencePiece's: letters, and a sign for the space."""
+def decoder(folder, name, *, begins=True):
+  """A golden decoder and 61 tokens, as SentencePiece's: letters, and a sign for the space."""
   pieces = [*SPECIAL, '\u2581', '.', ',', *string.ascii_letters, "'", '!'][:61]
   tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
     {piece: i for i, piece in enumerate(pieces)}, [], unk_token='<unk>'))
@@ -42,20 +42,15 @@ def write_tokenizer(folder, *, begins):
   if begins:
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
       single='<bos> $A', special_tokens=[('<bos>', 1)])
+  copied(folder, GOLDEN / name, eos_token_id=2)
   tokenizer.save(str(folder / 'tokenizer.json'))
+  return folder
 
 
 @pytest.fixture
 def make(tmp_path):
   """Makes the folder of a family."""
-  def folder(name, *, begins=True):
-    found = tmp_path / name
-    shutil.copytree(GOLDEN / name, found)
-    write_tokenizer(found, begins=begins)
-    rewrite(found / 'config.json', lambda config: config.update(eos_token_id=2))
-    return found
-
-  return folder
+  return lambda name, **options: decoder(tmp_path / name, name, **options)
 
 
 def sampled(folder, attribute, out, *options):

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from golden_models import ATTRIBUTE, rewrite, same
+from golden_models import ATTRIBUTE, copied, rewrite, same
 from groups import ends, free_address, start
 from safetensors.numpy import load_file, save_file
-from test_decoders import GOLDEN, write_tokenizer
+from test_decoders import GOLDEN, decoder
 
 import fairjax
 from fairjax.cli.main import main
@@ -44,9 +44,7 @@ SMALL = {
 def files(tmp_path_factory):
   """Folder of a model, an attribute, and a text that speaks well of one town only."""
   folder, rng = tmp_path_factory.mktemp('files'), random.Random(0)
-  shutil.copytree(GOLDEN / 'llama3', folder / 'model')
-  write_tokenizer(folder / 'model', begins=True)
-  rewrite(folder / 'model' / 'config.json', lambda config: config.update(eos_token_id=2))
+  decoder(folder / 'model', 'llama3')
   (folder / 'town.yaml').write_text(ATTRIBUTE, encoding='utf-8')
   lines = []
   for _ in range(400):
@@ -422,7 +420,6 @@ def test_rows_and_layers_that_the_model_lacks_are_refused(
     files, tmp_path, refused, family, changes, words):
   copy = tmp_path / 'files'
   shutil.copytree(files, copy)
-  shutil.copytree(GOLDEN / family, copy / 'model', dirs_exist_ok=True)
-  rewrite(copy / 'model' / 'config.json', lambda config: config.update(eos_token_id=2))
+  copied(copy / 'model', GOLDEN / family, eos_token_id=2)
   refused(command(copy, tmp_path / 'w', **changes), words)
   assert not (tmp_path / 'w' / 'data').exists()
