@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairjax.errors import printable, unknown_name
+from fairjax.errors import UserError, printable, unknown_name
 
 
 @pytest.mark.parametrize(('name', 'known', 'offered'), [
@@ -26,3 +26,4 @@ def test_only_near_names_are_offered_and_never_one_that_looks_the_same(name, kno
 def test_what_a_terminal_obeys_is_shown():
   assert printable('caf\u00e9 \u6f22\n\x1b[31m\u202e\r\ud800') == (
     'caf\u00e9 \u6f22\n\\x1b[31m\\u202e\\r\\ud800')
+  assert str(UserError('a\nb\x1b')) == r'a\nb\x1b'  # one line

@@ -218,9 +218,8 @@ def test_decoded_text_is_normalised_and_counted(tmp_path):
 def test_a_broken_line_is_named_or_counted(tmp_path, line, message):
   path = tmp_path / 'crawl'
   path.write_bytes('\n'.join([story('One .'), line, story('Two .'), '']).encode('latin-1'))
-  with pytest.raises(UserError, match=f'crawl:2: {message}.*, or .*data.broken=skip') as error:
+  with pytest.raises(UserError, match=f'crawl:2: {message}.*, or .*data.broken=skip'):
     read_crawl(path, text_column=2, broken='error')
-  assert '\n' not in str(error.value)
   with pytest.raises(UserError, match=message) as error:
     read_crawl(path, text_column=2)  # where no setting could skip it
   assert 'data.broken' not in str(error.value)

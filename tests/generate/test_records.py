@@ -79,9 +79,8 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
 def test_bad_lines(tmp_path, line, message):
   path = tmp_path / 'r.jsonl'
   path.write_bytes(json.dumps(RECORD).encode() + b'\n' + line + b'\n')
-  with pytest.raises(UserError, match=message) as error:
+  with pytest.raises(UserError, match=message):
     list(read_records(path))
-  assert '\n' not in str(error.value)
 
 
 def test_optional_fields_may_be_absent_or_null():

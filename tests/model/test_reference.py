@@ -186,6 +186,5 @@ def test_published_checkpoints_order_the_gates_from_the_start(adaptive):
 ])
 def test_arguments_of_another_type_are_named(reference, arguments, message):
   weights, config = reference
-  with pytest.raises(UserError, match=message) as error:
+  with pytest.raises(UserError, match=message):
     params_from_reference(weights, config | arguments)
-  assert '\n' not in str(error.value)

@@ -55,10 +55,9 @@ def same(ours, other):
 
 
 def refused(folder, head, message):
-  """Asserts that a model is refused in one line."""
-  with pytest.raises(UserError, match=message) as caught:
+  """Asserts that a model is refused."""
+  with pytest.raises(UserError, match=message):
     load_pretrained(folder, head)
-  assert '\n' not in str(caught.value)
 
 
 def vocab_size(name):

@@ -276,9 +276,8 @@ def test_it_refuses_the_models_that_no_sharding_holds():
 def test_the_kernel_where_it_does_not_run_is_named_before_anything_is_prepared(tmp_path, change):
   config = Config(until='lm', model=ModelConfig(attention='kernel', **change))
   with pytest.raises(UserError, match=r"^model\.attention='kernel' does not run on cpu with "
-                     r'model\.segment_len=\d+ .*: set --config\.model\.attention=auto') as e:
+                     r'model\.segment_len=\d+ .*: set --config\.model\.attention=auto'):
     check_devices(config, tmp_path)
-  assert '\n' not in str(e.value)
   with pytest.raises(UserError, match="'kernel' does not run on cpu"):
     steps.params_template(
       language_model(dataclasses.replace(config.model, vocab_size=64)), make_mesh(config.mesh))
