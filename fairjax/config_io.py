@@ -21,7 +21,7 @@ import tokenize
 import traceback
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -121,10 +121,7 @@ def load_config(spec: str, overrides: Mapping[str, str] | None = None) -> Config
                       '--config.a.b=VALUE')
     config = from_dict(read_config_json(path))
   else:
-    try:
-      values = _execute(path, 'get_config(arg)').get_config(arg)
-    except Exception as e:
-      raise _in_config_file(path, e) from e
+    values = _execute(path, 'get_config(arg)', lambda module: module.get_config(arg))
     if not hasattr(values, 'to_dict'):
       raise UserError(f'get_config of {path} returned {type(values).__name__}, not a ConfigDict: '
                       'begin with fairjax.config_io.default_config_dict()')
@@ -170,27 +167,31 @@ def load_sweep(spec: str) -> list[dict[str, Any]]:
   if not path.endswith('.py'):
     raise UserError(f'a sweep needs a config file in Python, not {path}')
   points: list[dict[str, Any]] = []
-  _execute(path, 'sweep(add)').sweep(lambda **point: points.append(point))
+  _execute(path, 'sweep(add)', lambda module: module.sweep(lambda **point: points.append(point)))
   return points
 
 
-def _execute(path: str, needed: str) -> types.ModuleType:
-  """Runs a config file and requires a function."""
+def _execute(path: str, needed: str, use: Callable[[types.ModuleType], Any]) -> Any:
+  """Runs a config file, which must have a function, and uses it."""
   module_spec = importlib.util.spec_from_file_location('_fairjax_config', path)
   if module_spec is None:
     raise UserError(f'{path} is no config file: its name must end in .py or .json')
   module = importlib.util.module_from_spec(module_spec)
-  module_spec.loader.exec_module(module)
-  if not hasattr(module, needed.partition('(')[0]):
-    raise UserError(f'{path} defines no {needed}: see configs/quickstart.py')
-  return module
+  try:
+    module_spec.loader.exec_module(module)
+    if not hasattr(module, needed.partition('(')[0]):
+      raise UserError(f'{path} defines no {needed}: see configs/quickstart.py')
+    return use(module)
+  except Exception as e:
+    raise _in_config_file(path, e) from e
 
 
 def _in_config_file(path: str, error: Exception) -> UserError:
   """One line for an exception in a config file, with the last line of the file in its traceback."""
   if isinstance(error, UserError):
     return error
-  lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+  lines = [f.lineno for f in traceback.extract_tb(error.__traceback__)
+           if f.filename == os.path.abspath(path)]
   line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
   words = ' '.join(str(error.args[0] if isinstance(error, SyntaxError) else error).split())
   return UserError(f'{path}:{line}: {type(error).__name__}: {words} (--debug shows where)')

@@ -357,7 +357,7 @@ class Table:
     for line in self._file:
       self._number += 1
       text = decode(line, self._path, self._number)
-      if '\r' in text[:-2]:
+      if '\r' in text[:-1]:
         yield from io.StringIO(text, newline='')
       else:
         yield text

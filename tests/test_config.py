@@ -13,6 +13,7 @@ from fairjax.config_io import (
   described_fields,
   from_dict,
   load_config,
+  load_sweep,
   parse_arg,
   to_dict,
 )
@@ -139,12 +140,14 @@ def test_every_field_refuses_another_type(name, value):
   ('from fairjax.config_io import default_config_dict\n'
    'def get_config(arg):\n  c = default_config_dict()\n  c.lm.steps = 2.5\n  return c',
    'x.py:4: TypeError: '),
+  ('\ndef sweep(add):\n  add(**points)', 'x.py:3: NameError: '),
 ])
-def test_a_config_that_fails_is_one_line_with_its_place(tmp_path, content, words):
+def test_a_config_that_fails_is_one_line_with_its_place(tmp_path, monkeypatch, content, words):
   path = tmp_path / ('config.json' if content[0] in '{[' else 'x.py')
   path.write_text(content)
+  monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError) as error:
-    load_config(str(path))
+    (load_sweep if 'sweep' in content else load_config)(path.name)
   assert words in str(error.value)
   if 'Error' in words:
     assert error.value.__cause__ is not None  # for --debug

@@ -5,8 +5,10 @@ import collections
 import gzip
 import io
 import lzma
+import os
 import subprocess
 import sys
+import threading
 import zipfile
 
 import pytest
@@ -138,3 +140,13 @@ def test_a_pipe_is_read_as_a_file_is_and_more_than_once(tmp_path, packed, name):
   found = subprocess.run([sys.executable, '-c', code, name], input=packed[1](TEXT.encode()),
                          capture_output=True, check=True, timeout=60)
   assert found.stdout.decode() == TEXT
+
+
+def test_another_pipe_is_not_the_one_before(tmp_path):
+  for text in ('first', 'second'):  # whose number in the file system may be that of the first
+    os.mkfifo(tmp_path / text)
+    writer = threading.Thread(target=(tmp_path / text).write_text, args=(text,))
+    writer.start()
+    assert read_text(tmp_path / text) == text
+    writer.join()
+    (tmp_path / text).unlink()

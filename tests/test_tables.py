@@ -88,6 +88,7 @@ def test_records_are_read_in_every_form(tmp_path, form, packing):
   (as_table(rows(1)) + b'country,Iran\r\n', 'r:12: 2 cells where the header has 6'),
   (as_table(rows(1)) + b'country,"Iran\r\n', 'r:12: not CSV'),
   (b'attribute,value,template,prefix,continuation,value\n', 'two columns value'),
+  (b'value\rx', "r:1: no column 'attribute'"),
   (b'\n\n', 'holds no record'), (b'hello\n', "r:1: no column 'attribute'"),
 ])
 def test_what_is_wrong_in_a_form_has_its_line(tmp_path, content, words):

@@ -37,7 +37,7 @@ import yaml
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, first_line, unknown_name
 from fairjax.files import json_sha256
-from fairjax.inputs import read_text
+from fairjax.inputs import is_whole, read_text
 
 ASSETS = importlib.resources.files('fairjax.counterfactual') / 'assets'
 _FIELDS = ('name', 'values', 'subgroups', 'templates', 'template_subsets', 'rewordings',
@@ -324,6 +324,8 @@ class _Field:
     """A string."""
     if not isinstance(self.value, str):
       self.fail(f'{self.value!r} is not text: put it in quotes')
+    if not is_whole(self.value):
+      self.fail(f'{self.value!a} holds half a character or NUL: write the character itself')
     return self.value
 
   def phrase(self) -> str:

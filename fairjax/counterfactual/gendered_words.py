@@ -17,6 +17,7 @@ it; the others are only replaced by it and are listed in `one_way`.
 """
 
 import collections
+import csv
 import dataclasses
 import functools
 import os
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fairjax.counterfactual.attributes import ASSETS
-from fairjax.counterfactual.word_forms import normal_form
+from fairjax.counterfactual.word_forms import LETTERS, normal_form
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
 from fairjax.inputs import read_text, read_text_lines
@@ -129,10 +130,15 @@ def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not all(words):
       raise UserError(f'{place}: an empty side: each word needs its partner')
     for word in words[:2]:
-      if _NO_WORD.match(word):
+      if not _is_word(word):
         raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or "
                         'spaces, without commas, quotes or brackets')
     yield place, words
+
+
+def _is_word(text: str) -> bool:
+  """Whether a word or name begins with a letter and holds no sign of another form of list."""
+  return bool(LETTERS.match(normal_form(text).lower())) and not _NO_WORD.match(text)
 
 
 def _word(text: str) -> str:
@@ -258,8 +264,9 @@ def read_names(
     for number, line in enumerate(read_text_lines(file, what='file of names'), 1):
       if not line.strip() or line.startswith('#'):
         continue
-      columns = [c.strip() for c in line.split('\t' if '\t' in line else ',')]
-      if len(columns) != 3 or not columns[0]:
+      (row,) = csv.reader([line], delimiter='\t' if '\t' in line else ',')
+      columns = [c.strip() for c in row]
+      if len(columns) != 3 or not _is_word(columns[0]):
         raise UserError(f'{file}:{number}: {len(columns)} column(s) in {line.strip()!r}: '
                         + _FORMATS)
       name, second, third = columns

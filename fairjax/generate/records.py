@@ -17,6 +17,7 @@ import functools
 import gzip
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -313,7 +314,7 @@ def check_record(
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
   continuation = record.get('continuation', '')
-  if continuation is None or continuation != continuation:  # null; NaN of a data frame
+  if continuation is None or isinstance(continuation, float) and math.isnan(continuation):
     record = record | {'continuation': ''}
     if counts is not None:
       counts['continuations that are null, read as empty texts'] += 1

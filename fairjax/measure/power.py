@@ -246,5 +246,8 @@ def _check(effect: float, power: float, level: float, values: int, templates: in
   if level / tests <= LEAST_BOUND:
     raise UserError(f'no test of {PERMUTATIONS} permutations shows a p-value of '
                     f'{level / tests:.2g}: give a higher level or fewer pairs')
+  if values > 2 and level < 1 / (PERMUTATIONS + 1):
+    raise UserError(f'the I.F. of several values has no p-value below 1 / {PERMUTATIONS + 1}: give '
+                    'a higher level, or plan for a pair with 2 values')
   if tests > 1 and values > 2:
     raise UserError("Holm's correction is for pairs of values: plan with 2 values, or with 1 pair")

@@ -71,6 +71,7 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
 
 EXAMPLES = 10  # of H-36, at evenly spaced ranks
 _COLUMNS = ('own', 'others')
+_CHUNKS = 16  # of a part, whose cosines are in memory
 _QUANTILES = (5, 25, 50, 75, 95)
 
 
@@ -96,7 +97,7 @@ def prefix_cosines(
   prefixes = _prefix_vectors(set(cells), encoder)
   fingerprint = json_sha256([encoder.fingerprint, sorted(prefixes)])
   texts = [json.dumps([*cell, c]) for cell, c in zip(cells, chosen.continuations, strict=True)]
-  found: dict[str, tuple[float, ...]] = {}  # cosines of the texts of a chunk
+  found: dict[str, tuple[float, ...]] = {}  # cosines of the texts of a part
   chunk = CHUNK * getattr(encoder, 'busy_devices', 1)
   columns: list[list[np.ndarray]] = [[], []]
 
@@ -111,13 +112,14 @@ def prefix_cosines(
 
   scorers = [_Cosine(f'{encoder.name}-{column}', fingerprint, found, i, encode)
              for i, column in enumerate(_COLUMNS)]
-  for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
-    part = texts[start:start + chunk]
+  # Both columns of a part come from one pass. A part is many chunks, since each call reads its file.
+  for start in range(0, len(texts), _CHUNKS * chunk):
+    part = texts[start:start + _CHUNKS * chunk]
     for column, scorer in zip(columns, scorers, strict=True):
       path = directory and score_file(directory, generations.attribute.name, scorer)
       column.append(2 * score_texts(part, scorer, path, chunk=chunk) - 1)
     found.clear()
-    if log and len(texts) > chunk:
+    if log and len(texts) > len(part):
       log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
   own, others = (np.concatenate(column) for column in columns)
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)

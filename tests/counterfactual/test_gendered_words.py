@@ -78,6 +78,7 @@ def test_the_fingerprint_is_of_the_content(write):
   ('zak zika x\nzok zika y\n', r"pairs.txt:2: the neutral word of 'zika' is 'y'"),
   ('\n# nothing\n', r'no pair'),
   ('he, she\n', r"pairs.txt:1: 'he,' is no word"),
+  ('\u00b2 she\n', r"pairs.txt:1: '\u00b2' is no word"),
 ])
 def test_bad_lists_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):
@@ -115,8 +116,8 @@ def test_formats_and_sums(write, tmp_path):
   assert both.female == ('New', 'Ada', 'Lee')
 
 
-def test_names_in_capitals_are_those_of_texts(write):
-  names = read_names(write("ADA,F,900\nO'BOB,M,400\nned,M,3\nMcAl,M,2\n"))
+def test_names_in_capitals_or_quotes_are_those_of_texts(write):
+  names = read_names(write("ADA,F,900\nO'BOB,M,400\nned,M,3\nMcAl,M,2\n".replace('ned', '"ned"')))
   assert (names.female, names.male) == (('Ada',), ("O'Bob", 'Ned', 'McAl'))
   assert len(GenderSwap(None, names, name_gender='flip').swap('Ada, ADA, Ned')[1]) == 3
   with pytest.raises(UserError, match=r":2: 'Ada' is in line 1 already"):
@@ -126,7 +127,8 @@ def test_names_in_capitals_are_those_of_texts(write):
 @pytest.mark.parametrize(('text', 'words'), [
   ('Ada,F,-3\n', r":1: '-3' is no count"),
   ('Ada,F,2\nAda,F,3\n', r':2: .*line 1'),
-  ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ('Ada,X,2\n', "'X' is no"),
+  ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ("'Abd,M,2\n", ':1: '),
+  ('Ada,X,2\n', "'X' is no"),
 ])
 def test_bad_names_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):

@@ -115,7 +115,7 @@ def records_with(*scores):
 def test_recorded_scores():
   records = records_with({'google': 0.25}, {'google': 1}, {'google': 0})
   assert RecordedScorer().score_records(records).tolist() == [0.25, 1.0, 0.0]
-  both = records_with({'google': 0.25, 'bert': 0.5})
+  both = records_with({'google': 0.25, 'bert': np.float32(0.5)})
   assert RecordedScorer('bert').score_records(both).tolist() == [0.5]
   assert score_records(both, load_scorer('recorded:google')).tolist() == [0.25]
 

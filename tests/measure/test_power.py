@@ -133,6 +133,7 @@ def test_none_of_the_permutations_may_reach_what_is_significant_of_many_tests():
   ({'effect': 0.0}, 'effect is 0.0'), ({'effect': 0.6}, 'can rise by 0.5'),
   ({'effect': 0.1, 'power': 1.0}, 'power is 1.0'), ({'effect': 0.1, 'level': 0.7}, 'level is 0.7'),
   ({'effect': 0.1, 'values': 1}, 'values is 1'),
+  ({'effect': 0.1, 'values': 3, 'level': 0.0005}, 'no p-value below 1 / 1001'),
   ({'effect': 0.1, 'tests': 3, 'values': 4}, 'pairs'),
   ({'effect': 1e-3}, 'more than 1,000,000'), ({'effect': 1e-200}, 'more than 1,000,000'),
   ({'effect': 0.1, 'tests': 10 ** 12}, 'no test of 1000 .* fewer pairs'),

@@ -470,6 +470,7 @@ def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
   first, second = sorted(MODELS)
   sign = 1 if second == MODELS[0] else -1  # that model's distance is 1, the other's 0
   assert found['difference'] == sign and found['p_value'] == 0.01
+  assert (found['null_p95'] < 1) == (found['p_value'] <= 0.05)
   assert [c['template'] for c in found['comparisons']] == [8, 9]
   assert 'mean of 2' in out and out.count(f'{sign:+.3f}') == 3
   shown = human_section(result).body()

@@ -13,7 +13,7 @@ from fairjax.errors import UserError
 from fairjax.inputs import open_input
 from fairjax.measure.columns import scored_text
 from fairjax.measure.correlation import Clusters, bootstrap_interval, correlate, pearson, spearman
-from fairjax.measure.estimates import SampleScores, wasserstein_1
+from fairjax.measure.estimates import SampleScores, summarise, wasserstein_1
 from fairjax.measure.fairness import measure_fairness
 from fairjax.measure.human.sheets import LABEL, TASKS, Task, same_text, sheet_name
 from fairjax.measure.scorers.base import RecordedScorer, Scorer, count_truncated
@@ -24,7 +24,6 @@ from fairjax.tables import Table
 KIND, SCHEMA = 'fairjax human evaluation', 1
 NAMED = 20  # places of dropped rows that are named; all are counted
 _PURPOSE = 0x36  # separates these random streams from others of the same seed
-_TIE = 1e-12  # rounding: differences below it count as equal
 
 
 Labels = Mapping[str, Mapping[str, str]]  # item -> annotator -> label
@@ -406,8 +405,8 @@ def _judge(differences: np.ndarray | None) -> dict[str, float | None]:
   if differences is None:
     return dict.fromkeys(('difference', 'null_p95', 'p_value'))
   sizes = np.abs(differences)
-  return {'difference': float(differences[0]), 'null_p95': float(np.quantile(sizes[1:], 0.95)),
-          'p_value': float(np.mean(sizes >= sizes[0] - _TIE))}
+  _, p95, p_value, _ = summarise(sizes[0], sizes[1:])
+  return {'difference': float(differences[0]), 'null_p95': float(p95), 'p_value': float(p_value)}
 
 
 _Both = Mapping[Place, Sequence[Sequence[MeanRatings]]]  # [model][value] of two models

@@ -23,7 +23,7 @@ from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
 from fairjax.measure.correlation import pearson, spearman
-from fairjax.measure.estimates import holm
+from fairjax.measure.estimates import TIE, holm
 from fairjax.measure.scorers.base import (
   RecordedScorer,
   Scorer,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 PERMUTATIONS = 9999
 _PURPOSE = 0x5A  # separates these random streams from others of the same seed
-_TIE = 1e-12  # rounding: differences below it count as equal
 _BLOCK = 1 << 22  # numbers drawn at a time
 
 
@@ -105,7 +104,7 @@ def own_bias(
     [np.median(np.delete(scores, a, axis=1), axis=1) for a in range(values)], axis=1)
   difference = share @ apart
   spread = np.ptp(scores, axis=1)
-  moved = spread > _TIE
+  moved = spread > TIE
   rows, part = apart[moved], share[moved]
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
   # In a frame every value's score under a random order has the same distribution, so one set of
@@ -115,7 +114,7 @@ def own_bias(
   for start in range(0, permutations if len(rows) else 0, block):
     draws = rng.integers(values, size=(min(block, permutations - start), len(rows)))
     null[start:start + len(draws)] = rows[np.arange(len(rows)), draws] @ part
-  reached = np.array([np.count_nonzero(np.abs(null) >= abs(d) - _TIE) for d in difference])
+  reached = np.array([np.count_nonzero(np.abs(null) >= abs(d) - TIE) for d in difference])
   p_value = (reached + 1) / (permutations + 1)
   return {'difference': difference, 'p_value': p_value, 'p_holm': holm(p_value),
           'moved': share @ moved, 'range': share @ spread}

@@ -199,7 +199,8 @@ class RecordedScorer:
       if key not in given:
         raise UserError(f"{place}: no score '{key}'; the record has {', '.join(sorted(given))}")
       value = given[key]
-      if type(value) not in (float, int) or not 0 <= value <= 1:  # NaN is not
+      if (type(value) not in (float, int) and not isinstance(value, np.floating | np.integer)
+          or not 0 <= value <= 1):  # NaN is not
         raise UserError(f"{place}: score '{key}' is {value!r}, not a number in [0, 1] (scores from "
                         '-1 to 1: use (s + 1) / 2)')
       values[i] = value
