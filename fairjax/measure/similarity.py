@@ -112,7 +112,7 @@ def prefix_cosines(
 
   scorers = [_Cosine(f'{encoder.name}-{column}', fingerprint, found, i, encode)
              for i, column in enumerate(_COLUMNS)]
-  # Both columns of a part come from one pass. A part is many chunks, since each call reads its file.
+  # Both columns of a part come from one pass; a part is many chunks, as each call reads its file.
   for start in range(0, len(texts), _CHUNKS * chunk):
     part = texts[start:start + _CHUNKS * chunk]
     for column, scorer in zip(columns, scorers, strict=True):
