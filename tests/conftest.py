@@ -143,6 +143,17 @@ no_figures = pytest.fixture(_without_figures)
 no_figures_in_module = pytest.fixture(_without_figures, scope='module')
 
 
+def _in_repository():
+  """Paths of the repository in a command are found; the working directory comes back."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(ROOT)
+    yield
+
+
+in_repository = pytest.fixture(_in_repository)
+in_repository_in_module = pytest.fixture(_in_repository, scope='module')
+
+
 @pytest.fixture(scope='module')
 def one_device():
   """Leaves one device to runs of which it is not asked whether eight compute the same."""

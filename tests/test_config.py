@@ -23,9 +23,7 @@ from fairjax.files import write_json
 QUICKSTART = 'configs/quickstart.py'
 
 
-@pytest.fixture(autouse=True)
-def _in_repository(repository, monkeypatch):
-  monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures('in_repository')
 
 
 def test_overrides_keep_types():

@@ -22,9 +22,7 @@ def _load(name, variant='debias', **changes):
   return load_config(f'configs/{name}.py:{arg}')
 
 
-@pytest.fixture(autouse=True)
-def _in_repository(monkeypatch, repository):
-  monkeypatch.chdir(repository)
+pytestmark = pytest.mark.usefixtures('in_repository')
 
 
 def test_values_are_those_of_the_paper():

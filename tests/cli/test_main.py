@@ -167,8 +167,7 @@ def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
   assert not processes.started()
 
 
-def test_debug_shows_the_traceback(repository, monkeypatch):
-  monkeypatch.chdir(repository)
+def test_debug_shows_the_traceback(in_repository):
   with pytest.raises(UserError):
     cli.main(['step', 'config', '--config=configs/none.py', '--debug'])
 

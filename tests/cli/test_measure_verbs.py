@@ -191,8 +191,7 @@ def test_sentences_for_step_2_that_were_cut_are_counted():
   ({'measure.scorers': '("opinion","vader","google")'}, 'set FAIRJAX_GOOGLE_API_KEY'),
 ])
 def test_a_run_whose_scorer_is_wrong_stops_before_it_trains(
-    tmp_path, repository, monkeypatch, refused, overrides, words):
-  monkeypatch.chdir(repository)
+    tmp_path, in_repository, monkeypatch, refused, overrides, words):
   monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
   monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
   monkeypatch.setattr(Job, 'curriculum', lambda *_: pytest.fail('it trains'))
@@ -259,8 +258,7 @@ def test_quota_key_and_resumption_on_the_command_line(tmp_path, answers, reposit
   assert CANARY not in shown and not any(CANARY.encode() in p.read_bytes() for p in files)
 
 
-def test_the_scorers_of_a_run(tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
+def test_the_scorers_of_a_run(tmp_path, in_repository, monkeypatch):
   monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', CANARY)
   config = load_config('configs/quickstart.py', {
     'measure.scorers': '("opinion","vader","google")', 'sentiment.scorer': 'google',

@@ -93,22 +93,16 @@ TINY = RUN | {
   '--names=missing.txt', '--terms=missing.tsv', '--winogender=missing', '--professions=missing.tsv',
   '--persons=1'])
 def test_what_the_measures_lack_is_said_before_the_training(
-    tmp_path, refused, repository, monkeypatch, option):
-  monkeypatch.chdir(repository)
-  def run(self):
-    raise AssertionError('the training began')
-  monkeypatch.setattr('fairjax.run.job.Job.run', run)
+    tmp_path, refused, in_repository, monkeypatch, option):
+  monkeypatch.setattr('fairjax.run.job.Job.run', lambda self: pytest.fail('it trains'))
   refused(['compare', 'mitigations', '--config=configs/mitigations.py',
            f'--workdir={tmp_path / "run"}', option], option.partition('=')[2])
 
 
 @pytest.mark.parametrize('field', ['cda_names', 'cda_pairs'])
 def test_the_lists_of_a_cda_variant_are_read_before_step_1(
-    tmp_path, refused, repository, monkeypatch, field):
-  monkeypatch.chdir(repository)
-  def curriculum(self, stop):
-    raise AssertionError('the training began')
-  monkeypatch.setattr('fairjax.run.job.Job.curriculum', curriculum)
+    tmp_path, refused, in_repository, monkeypatch, field):
+  monkeypatch.setattr('fairjax.run.job.Job.curriculum', lambda *_: pytest.fail('it trains'))
   refused(['step', 'train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
            f"--config.data.{field}=('missing.txt',)"], 'missing.txt')
 

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import os
 import shutil
 
 import pytest
@@ -34,9 +33,8 @@ pytestmark = pytest.mark.usefixtures('no_figures_in_module', 'one_device')
 
 
 @pytest.fixture(scope='module')
-def text(tmp_path_factory, repository, one_device):
+def text(tmp_path_factory, in_repository_in_module, one_device):
   """Files of documents about countries and about occupations, and the config that reads them."""
-  os.chdir(repository)
   folder = tmp_path_factory.mktemp('text')
   for stream, (split, number) in enumerate((('train', 150), ('valid', 20), ('test', 20))):
     both = [make_planted_documents(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 
@@ -57,9 +56,8 @@ def _arguments(verb, workdir, *more, **changes):
 
 
 @pytest.fixture
-def words(tmp_path, monkeypatch, repository, one_device):
+def words(tmp_path, in_repository, one_device):
   """500 words of the planted corpus and others, `<eos>` first as the reference has it."""
-  monkeypatch.chdir(repository)
   texts = make_planted_documents(
     load_attribute('country'), num_documents=300, seed=0, strength=0.9, sensitive_share=0.8)
   found = sorted({word for text in texts for word in text.split()})[:450]
@@ -150,8 +148,7 @@ PUBLISHED = {
 NARROW = {'d_model': 64, 'd_embed': 64, 'n_layer': 2, 'd_inner': 8, 'n_head': 2, 'd_head': 4}
 
 
-def test_the_published_model_is_that_of_the_config(repository, monkeypatch):
-  monkeypatch.chdir(repository)
+def test_the_published_model_is_that_of_the_config(in_repository):
   published = model_config_of_reference(PUBLISHED)
   with_pad = dataclasses.replace(
     published, vocab_size=267736, cutoffs=tuple(c + 1 for c in published.cutoffs))
@@ -193,9 +190,8 @@ def _published_tensors(arguments):
 
 
 @pytest.mark.tf
-def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, monkeypatch, repository, capsys):
+def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, in_repository, capsys):
   """Its real vocabulary, cutoffs and arguments; narrow, so that it is quick."""
-  monkeypatch.chdir(repository)
   arguments = PUBLISHED | NARROW
   tensors = _published_tensors(arguments)
   save_file(tensors, tmp_path / 'w.safetensors')
@@ -252,9 +248,8 @@ def run(*arguments, **config):
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory, repository, one_device):
+def trained(tmp_path_factory, in_repository_in_module, one_device):
   """A workdir with a language model, whose parameters nobody trained."""
-  os.chdir(repository)
   workdir = tmp_path_factory.mktemp('trained') / 'run'
   job = Job(load_config('configs/quickstart.py', {k: str(v) for k, v in TINY.items()}), workdir)
   random = np.random.default_rng(0)

@@ -52,8 +52,7 @@ def _arguments(verb, workdir, **changes):
 
 
 @pytest.fixture(scope='module')
-def finished(tmp_path_factory, repository, one_device, no_figures_in_module):
-  os.chdir(repository)
+def finished(tmp_path_factory, in_repository_in_module, one_device, no_figures_in_module):
   workdir = tmp_path_factory.mktemp('job') / 'run'
   with contextlib.redirect_stdout(io.StringIO()) as log:
     assert main(_arguments('run', workdir)) == 0
@@ -123,7 +122,8 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   ({'data__vocab_size': 310, 'debias__pieces_per_branch': 1},
    "no value of country can take the place .* 0 .*'Syria' is . pieces, more than 1"),
   ({'model__cutoffs': '(40,8000)'}, 'model.cutoffs=.*40, 8000.* below the size of the vocabulary')])
-def test_what_data_do_not_allow_is_said_before_step_1(tmp_path, changes, words, repository, capsys):
+@pytest.mark.usefixtures('in_repository')
+def test_what_data_do_not_allow_is_said_before_step_1(tmp_path, changes, words, capsys):
   assert main(_arguments('run', tmp_path / 'w', data__reader='numpy', **changes)) == 2
   assert re.search(words, capsys.readouterr().err)
   assert not (tmp_path / 'w' / 'lm').exists()

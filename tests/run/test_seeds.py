@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import statistics
 
@@ -36,8 +35,7 @@ pytestmark = pytest.mark.usefixtures('no_figures_in_module', 'one_device')
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory, repository, one_device):
-  os.chdir(repository)
+def workdir(tmp_path_factory, in_repository_in_module, one_device):
   folder = tmp_path_factory.mktemp('seeds') / 'run'
   assert run(folder, seed=5) == 0
   before = (folder / 'lm' / 'DONE').read_bytes(), read(folder / 'report' / 'report.json')

@@ -208,8 +208,7 @@ def test_what_is_no_workdir_is_left_alone_but_not_what_an_interrupted_start_left
 
 @pytest.mark.parametrize('verb', ['step train', 'run'])
 def test_everything_is_named_at_once_and_the_workdir_stays_free(
-    verb, tmp_path, refused, monkeypatch, repository):
-  monkeypatch.chdir(repository)
+    verb, tmp_path, refused, in_repository):
   fields = {'lm.batch_size': 20, 'debias.batch_size': 12, 'debias.grad_accum_steps': 2,
             'mesh.fsdp': 2, 'mesh.model': 2, 'model.num_heads': 3}
   line = refused(

@@ -71,8 +71,7 @@ BLOCK = re.compile(r'^```console\n\$ (fairjax tpu .*?--dry-run.*?)\n(?=#|gcloud)
                    re.M | re.S)
 
 
-def test_dry_runs_print_the_golden_plans(capsys, monkeypatch):
-  monkeypatch.chdir(ROOT)
+def test_dry_runs_print_the_golden_plans(capsys, in_repository):
   text = GOLDEN.read_text(encoding='utf-8')
   blocks = list(BLOCK.finditer(text))
   assert ['--slices=2' in block[1] for block in blocks] == [False, True]
@@ -244,8 +243,7 @@ def test_all_faults_come_in_one_line():
     for verb in ('measure --records=gs://bkt/r.jsonl --attribute=country --scorer=vader',
                  'sample --prompts-only --attribute=country --output=gs://bkt/p.jsonl'))
 ])
-def test_a_wrong_command_costs_nothing(words, named, refused, monkeypatch):
-  monkeypatch.chdir(ROOT)
+def test_a_wrong_command_costs_nothing(words, named, refused, monkeypatch, in_repository):
   monkeypatch.setenv('PATH', '')  # nothing could be called
   monkeypatch.setenv('TWO_LINES', 'a\nb')
   refused(['tpu', 'run', *words.split()], named)
@@ -267,10 +265,9 @@ TEXT = ['--config=configs/text.py:train=gs://bkt/a.gz,valid=gs://bkt/b.gz,test=g
   (['run', '--config=pretrained:model=models/x'], 'pretrained.model=models/x'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=mine.yaml', '--scorer=bert:b/x'],
    '--scorer=b/x')])
-def test_a_file_that_no_worker_has_is_refused(words, named, refused, monkeypatch, tmp_path):
+def test_a_file_that_no_worker_has_is_refused(words, named, refused, in_repository, tmp_path):
   for name in ('x.gz', 'c.py'):
     (tmp_path / name).write_text('')
-  monkeypatch.chdir(ROOT)
   words = [w.replace('HERE', str(tmp_path)) for w in words]
   words += ['--workdir=gs://bkt/w'] if words[0] == 'run' else []
   refused(['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry_run', '--', *words],
@@ -282,8 +279,8 @@ def test_a_file_that_no_worker_has_is_refused(words, named, refused, monkeypatch
   (['run', '--config=quickstart', '--config.log.to=wandb'], 'log.to=wandb needs the package wandb'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=google'],
    '--scorer=google needs the package google-cloud-language')])
+@pytest.mark.usefixtures('in_repository')
 def test_a_package_that_no_worker_installs_is_refused(words, named, refused, monkeypatch, tmp_path):
-  monkeypatch.chdir(ROOT)
   words = ['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry-run', '--', *words,
            *(['--workdir=gs://bkt/w'] if words[0] == 'run' else [])]
   refused(words, named, '>>')
@@ -305,8 +302,7 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, refused, mon
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
    '--output=/tmp/o.json'],
   ['doctor']])
-def test_files_that_workers_have_are_taken(words, capsys, monkeypatch):
-  monkeypatch.chdir(ROOT)
+def test_files_that_workers_have_are_taken(words, capsys, in_repository):
   workdir = ['--workdir=runs/x'] if words[0] == 'run' else []  # one machine has one such folder
   assert cli.main(['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry-run', '--',
                    *words, *workdir]) == 0, capsys.readouterr().err
@@ -374,8 +370,7 @@ def test_exit_codes_mean_the_same_on_the_worker():
   ('quickstart', [False, False, False]),  # its planted text is about the attribute
   ('wikitext103', [False, True, True])])
 def test_a_sweep_is_the_grid_of_its_config_and_trains_step_1_once(
-    config, shared, capsys, monkeypatch):
-  monkeypatch.chdir(ROOT)
+    config, shared, capsys, in_repository):
   assert cli.main(['tpu', 'run', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16', '--',
                    'run', f'--config=configs/{config}.py', '--workdir=gs://bkt/w']) == 0
   starts = [line for line in capsys.readouterr().out.splitlines() if '--config.attribute=' in line]

@@ -177,8 +177,7 @@ def test_result_and_json(fits, as_json, faked, capsys):
    'debias needs 99.75 GiB of 15.75 GiB a device on v5e:4x8 with mesh.fsdp=16, 84.00 GiB '
    '(90,194,313,216 bytes) too much; no larger slice of v5e fits, nor with a larger mesh.fsdp (')])
 def test_what_does_not_fit_ends_with_one_line_and_code_2(
-    options, words, faked, capsys, repository, monkeypatch):
-  monkeypatch.chdir(repository)
+    options, words, faked, capsys, in_repository):
   faked(8 * GIB, state=40 * GIB, gathered=97 * GIB * ('debias' in words))
   assert cli.main(['tpu', 'compile', '--config=configs/quickstart.py', *options]) == 2
   out, err = capsys.readouterr()
@@ -192,8 +191,8 @@ def test_what_does_not_fit_ends_with_one_line_and_code_2(
 CELLS = [search.Cell('configs/quickstart.py', 'lm', name) for name in ('v3:8x8', 'v5e:4x4')]
 
 
-def test_the_matrix_resumes_and_compiles_changed_programs_again(tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
+@pytest.mark.usefixtures('in_repository')
+def test_the_matrix_resumes_and_compiles_changed_programs_again(tmp_path, monkeypatch):
   keys, compiled = {'v3:8x8': 'a', 'v5e:4x4': 'b'}, []
 
   def analyse(config, program, where, *, log, cached):
@@ -266,8 +265,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
 
 @pytest.mark.parametrize('content', ['{', '{"cells": {"a": {}}}'])
 def test_what_is_no_result_of_a_matrix_is_not_taken_for_one(
-    content, tmp_path, repository, monkeypatch):
-  monkeypatch.chdir(repository)
+    content, tmp_path, in_repository, monkeypatch):
   (tmp_path / 'page.json').write_text(content, encoding='utf-8')
   monkeypatch.setattr(search, 'analyse', lambda *a, **k: pytest.fail('it would compile'))
   with pytest.raises(UserError, match=r'page.json is not what fairjax tpu compile --matrix keeps'):
