@@ -26,7 +26,7 @@ import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute, incidence, separable
 from fairjax.measure.estimates import LEVEL, Estimate, SampleScores, holm, summarise
-from fairjax.measure.fairness import JACKKNIFE_GROUPS
+from fairjax.measure.fairness import JACKKNIFE_GROUPS, without_group
 from fairjax.measure.nulls import compiled, in_threads
 
 _PURPOSE = 0x41  # separates these random streams from others of the same seed
@@ -185,8 +185,7 @@ def _jackknife(samples: SampleScores, *design: Any) -> list[float]:
   """Standard errors of the three, from leaving out each of 20 groups of samples."""
   def without(group):
     return np.mean([[t.effect(k)[0] for k in range(3)] for t in (
-      _Template([x[np.arange(x.size) % JACKKNIFE_GROUPS != group] for x in row], *design)
-      for row in samples.scores)], axis=0)
+      _Template(row, *design) for row in without_group(samples, group))], axis=0)
 
   values = np.array(in_threads(without, range(JACKKNIFE_GROUPS)))
   return np.sqrt((JACKKNIFE_GROUPS - 1) * values.var(axis=0)).tolist()

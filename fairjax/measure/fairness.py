@@ -84,7 +84,7 @@ def measure_fairness(
   draws = _Draws(
     samples, tests.cells, statistics.observed(),
     statistics.permuted(permutations, coupled=samples.coupled, seed=seed, log=log),
-    jackknife(samples, statistics))
+    jackknife(samples, chosen))
   estimates = {name: draws.estimates(k, chosen[k]) for k, name in enumerate(sets)}
   return Fairness(
     **vars(estimates.pop('')), cells=tests.cells, pairs=tests.pairs,
@@ -154,9 +154,16 @@ def _same_subgroup(samples: SampleScores) -> np.ndarray:
   return samples.subgroup_index[first] == samples.subgroup_index[second]
 
 
-def jackknife(samples: SampleScores, statistics: LabelStatistics) -> LabelNull | None:
+def jackknife(
+  samples: SampleScores, template_sets: Sequence[Sequence[int]] = ()) -> LabelNull | None:
   """Statistics without each of 20 groups of samples; None when a prefix has fewer than 20."""
   if samples.samples_per_prefix[0] < JACKKNIFE_GROUPS:
     return None
   return LabelNull.joined(in_threads(
-    lambda group: statistics.without(group, JACKKNIFE_GROUPS).observed(), range(JACKKNIFE_GROUPS)))
+    lambda group: LabelStatistics(without_group(samples, group), samples.subgroup_index,
+                                  template_sets).observed(), range(JACKKNIFE_GROUPS)))
+
+
+def without_group(samples: SampleScores, group: int) -> list[list[np.ndarray]]:
+  """Scores `[M][A][n]` without one of the 20 groups, every 20th sample."""
+  return [[x[np.arange(x.size) % JACKKNIFE_GROUPS != group] for x in row] for row in samples.scores]

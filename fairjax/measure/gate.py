@@ -105,8 +105,7 @@ def compare_fairness(
   chance = [float(s.permuted(permutations, coupled=x.coupled, seed=seed).all_pairs.mean())
             for x, s in zip((new, old), statistics, strict=True)]
   difference = values[0] - values[1]
-  left = [jackknife(x, s).all_pairs.mean(axis=0)
-          for x, s in zip((new, old), statistics, strict=True)]
+  left = [jackknife(x).all_pairs.mean(axis=0) for x in (new, old)]
   paired = new.coupled and old.coupled and all(
     np.array_equal(a[0], b[0]) for a, b in zip(new.sample_ids, old.sample_ids, strict=True))
   parts = [left[0] - left[1]] if paired else left

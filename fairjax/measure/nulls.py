@@ -39,7 +39,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from fairjax.errors import UserError
 from fairjax.measure.estimates import TIE, SampleScores, Table, summarise
 from fairjax.progress import Progress
 
@@ -51,10 +50,7 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
   """The function as machine code; numba makes it once and keeps it on the disk."""
   @functools.cache
   def made():
-    try:
-      import numba  # here, since only permutations need it
-    except ModuleNotFoundError:
-      raise UserError('permutations need numba: pip install numba') from None
+    import numba  # here, since only permutations need it
     try:
       return numba.njit(function, cache=True, nogil=True)
     except RuntimeError:  # no folder for it can be written
@@ -160,18 +156,7 @@ class LabelStatistics:
     """Sorts the scores; subgroups are compared with the whole over each set of templates."""
     self._templates = [_Template.of(row) for row in scores]
     self._groups = subgroups
-    self._pools = [_Pool.of(self._templates, chosen, subgroups)
-                   for chosen in template_sets]
-
-  def without(self, group: int, groups: int) -> 'LabelStatistics':
-    """The statistics of each prefix without every `groups`-th sample from number `group` on."""
-    found = object.__new__(LabelStatistics)
-    found._groups = self._groups
-    kept = [(np.concatenate([np.arange(n) % groups for n in t.sizes]) != group)[t.order]
-            for t in self._templates]
-    found._templates = [t.keep(k) for t, k in zip(self._templates, kept, strict=True)]
-    found._pools = [pool.keep(found._templates, kept) for pool in self._pools]
-    return found
+    self._pools = [_Pool.of(self._templates, chosen, subgroups) for chosen in template_sets]
 
   def observed(self) -> LabelNull:
     """The statistics of the labels as they are (R = 1)."""
@@ -226,18 +211,7 @@ class _Pool:
     """The pool of the chosen templates, with the subgroup of each value `[A]`."""
     scores = np.concatenate([templates[m].scores for m in chosen])
     order = scores.argsort(kind='stable')
-    return cls._of(templates, chosen, groups, order, scores[order])
-
-  def keep(self, templates: Sequence['_Template'], kept: Sequence[np.ndarray]) -> '_Pool':
-    """The pool of some of the ranks, `[M][N]` bool, of which the templates are made."""
-    every = np.concatenate([kept[m] for m in self.chosen])
-    mine = every[self.order]
-    return self._of(templates, self.chosen, self.groups, (np.cumsum(every) - 1)[self.order[mine]],
-                    self.scores[mine])
-
-  @classmethod
-  def _of(cls, templates: Sequence['_Template'], chosen: Sequence[int], groups: np.ndarray,
-          order: np.ndarray, scores: np.ndarray) -> '_Pool':
+    scores = scores[order]
     sizes = np.bincount(groups, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
     parts = (np.concatenate(x) for x in zip(*(_parts(scores, n) for n in sizes), strict=True))
     return cls(chosen, groups, sizes, order, scores, *parts)
@@ -307,14 +281,6 @@ class _Template:
     order = scores.argsort(kind='stable')
     values = np.arange(sizes.size, dtype=np.min_scalar_type(sizes.size - 1))
     return cls(order, values.repeat(sizes)[order], scores[order], sizes)
-
-  def keep(self, kept: np.ndarray) -> '_Template':
-    """The template of some of its ranks, `[N]` bool."""
-    samples = np.zeros(kept.size, bool)
-    samples[self.order] = kept
-    return _Template((np.cumsum(samples) - 1)[self.order[kept]], self.labels[kept],
-                     self.scores[kept],
-                     np.bincount(self.labels[kept], minlength=self.sizes.size))
 
   def permute(self, rng: np.random.Generator, count: int, *, coupled: bool) -> np.ndarray:
     """`[count, N]` random labels."""
