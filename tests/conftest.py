@@ -174,8 +174,8 @@ def refused(capsys) -> Callable[..., str]:
     capsys.readouterr()
     assert main([*map(str, command)]) == 2
     error = capsys.readouterr().err
-    line = error.splitlines()[-1]  # lines of progress may come first
-    assert line.startswith('fairjax: ') and 'Traceback' not in error, error
+    (line,) = [part for part in error.splitlines() if part.startswith('fairjax: ')]
+    assert error.endswith(f'{line}\n') and 'Traceback' not in error, error
     assert all(w in line for w in words), line
     return line
 

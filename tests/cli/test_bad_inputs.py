@@ -1,6 +1,5 @@
 """Bad inputs, one of each kind: exit code 2 and one line that says what is wrong and where."""
 
-import base64
 import json
 import pathlib
 import sys
@@ -9,7 +8,6 @@ from typing import NamedTuple
 import pytest
 
 import fairjax.data
-from fairjax.cli.main import main
 from fairjax.config_io import load_config, to_dict
 from fairjax.counterfactual import load_attribute
 
@@ -47,17 +45,12 @@ def records(change=lambda rows: None) -> str:
   return ''.join(json.dumps(row) + '\n' for row in change(rows) or rows)
 
 
-def config_py(body: str) -> dict[str, str]:
-  return {'x.py': 'from fairjax.config_io import default_config_dict\n\n\n'
-                  f'def get_config(arg):\n  {body}\n'}
-
 
 MEASURE = 'measure --records=DIR/r.jsonl --attribute=country --scorer=vader'
 CONVERT = 'records convert --output=DIR/o.jsonl --attribute=country --from='
 SHOW = f'step config {QUICK}'
 CDA = 'gender cda --input=DIR/in.txt --output=DIR/out.txt'
 LIPSCHITZ = 'gender lipschitz --records=DIR/r.jsonl'
-LAUNCH = 'tpu run --tpu=v3-128 --zone=us-east1-d --dry_run'
 MASKED = 'models masked-lm --data=DIR/t.txt --workdir=DIR/w'
 PAIR = 'g\tf\ty\t1\t5\tA man sings.\tA woman sings.\n'
 TUNE = ('gender finetune --model=tests/golden/pretrained/bert_classifier --stsb=DIR '
@@ -73,10 +66,6 @@ CASES = [
   Case('an action in the place of a verb', 'trian', "did you mean 'step train'"),
   Case('an action that does not exist', 'step trian', "did you mean 'train'"),
   Case('no action', 'step', 'needs an action: config, data, check-data, train, score'),
-  Case('an option that does not exist', f'run {QUICK} --workdir=DIR/w --wrkdir=x', '--wrkdir'),
-  # Config files.
-  Case('an error while it runs', 'step config --config=DIR/x.py', "x.py:5: KeyError: 'a'",
-       config_py('return {}["a"]')),
   # Overrides.
   Case('several faults at once', f'{SHOW} --config.lm.steps=0 --config.model.norm=mid',
        "model.norm='mid' is not one of post, pre; lm.steps=0"),
@@ -97,32 +86,17 @@ CASES = [
   Case('scored before it was sampled', f'step score {QUICK} --workdir=DIR/w',
        'run fairjax sample'),
   # Documents.
-  Case('bytes that are not UTF-8', text_config(), 'train.txt:4: not UTF-8 (byte 4 of the line is',
-       documents(GOOD.encode() + b'caf\xe9\n')),
   Case('no line feed', text_config(), 'train.txt is one line with carriage returns',
        documents(GOOD.replace('\n', '\r'))),
   Case('a line that is too long', text_config() + ' --config.data.max_line_bytes=100',
        'train.txt:4: a line of more than 100 bytes', documents(GOOD + 'x' * 101)),
   Case('a line with too few columns', text_config(layout='tsv') + ' --config.data.text_column=1',
        'train.txt:1: 1 column(s), so none has the number 1', documents()),
-  Case('base64 of bytes that are not UTF-8', text_config(layout='newscrawl'),
-       'byte 1 of the decoded text is 0xff',
-       documents(b'2019\teA==\t' + base64.b64encode(b'\xff') + b'\n')),
-  Case('no sensitive token', text_config() + ' --config.data.reader=numpy',
-       'hold no sensitive token', documents('She sang .\n')),
-  Case('more held out than there is',
-       'step data --config=configs/text.py:train=DIR/train.txt --workdir=DIR/run '
-       '--config.data.holdout=2,2', 'leaves none to train on', documents()),
-  Case('a vocabulary that is not there', text_config().replace('=word', '=DIR/v'),
-       'no vocabulary in DIR/v', documents()),
   # Counterfactual text.
   Case('a replacement given twice', CDA + ' --pairs DIR/p', "'a' becomes 'c' here",
        {'in.txt': GOOD, 'p': 'a b\nb a\na c\n'}),
-  Case('initials that are none', CDA + ' --names=DIR/n --letters=M-A', 'no range of initials',
-       {'in.txt': GOOD, 'n': 'Ada,F,9\nBob,M,7\n'}),
   Case('initials without names', CDA + ' --letters=A-M', '--letters belongs to --names',
        {'in.txt': GOOD}),
-  Case('nothing to swap', CDA + ' --pairs none', 'need word pairs or names', {'in.txt': GOOD}),
   # Generations of any model.
   Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
        {'r.jsonl': records()}),
@@ -194,7 +168,21 @@ CASES = [
   Case('many prompts', f'records plan --effect=0.1 --templates={10 ** 9}',
        'more than 100,000 prompts'),
   Case('many permutations', f'{MEASURE} --permutations=2000000', 'at most 1,000,000 '),
+  *(Case(f'a sample with {options}', f'sample {options}', words, {'there': 'mine'})
+    for options, words in {
+      '--prompts-only --attribute=country': 'needs --output=FILE',
+      '--prompts-only --output=DIR/p': 'either --attribute=A or --config=FILE',
+      '--prompts-only --output=DIR/there --attribute=country': 'may hold continuations',
+      '--workdir=DIR/x': 'sample needs --config=FILE and --workdir=DIR'}.items()),
   # Scorers and lexicons.
+  *(Case(f'an audit with {options}', f'scorers audit --attribute=occupation {options}', words,
+         {'t': 'The cleaner.\n'}) for options, words in {
+      '--scorer=vader': 'either --records=FILE or --texts=FILE',
+      '--scorer=vader --texts=DIR/t --records=DIR/t': 'either --records=FILE or --texts=FILE',
+      '--texts=DIR/t': 'needs --scorer=S',
+      '--scorer=recorded:x --texts=DIR/t': 'recorded:x: a text file brings no scores',
+      '--scorer=vader --texts=none.txt': 'texts not found: none.txt',
+      '--scorer=vader --scorer=vader --texts=DIR/t': 'vader is named twice'}.items()),
   Case('a service that is no host', MEASURE.replace('vader', 'google')
        + ' --google-endpoint=127.0.0.1:here', 'is no HOST or HOST:PORT',
        {'r.jsonl': records()}),
@@ -209,7 +197,21 @@ CASES = [
        {'r.jsonl': records(lambda rows: rows[:1])}),
   Case('a group without a name', f'{LIPSCHITZ} --bias=vader --group=Italy',
        'is not VALUE=GROUP', {'r.jsonl': records()}),
-  # Fine-tuning and resilience.
+  *(Case(f'a setting of the test, {option}', f'{LIPSCHITZ} {option}', option.partition('=')[0])
+    for option in ('--level=0', '--level=1', '--bound=boot', '--lipschitz=-1', '--tolerance=nan',
+                   '--window=-1')),
+  # Correlations, fine-tuning and resilience.
+  *(Case(f'correlations with {options}', f'gender correlations --model=DIR --output=DIR/out '
+         f'{options}', words, {'s.tsv': ''}) for options, words in {
+      '--metrics=discoo': "did you mean 'disco'",
+      '--metrics=stsb': 'metric stsb needs --stsb and --professions',
+      '--stsb=sts': 'metric stsb needs --professions',
+      '--bios=nothere': '--bios=nothere: there is no such file',
+      '--winogender=DIR/s.tsv': '--professions=DIR/occupations-stats.tsv: there is no such',
+      '--coref=wino': 'metric coref needs --winogender',
+      '--recorded=scores.tsv': 'metric recorded needs --winogender',
+      '--metrics=,': '--metrics is empty', '--restarts=0': '--restarts: 0 must be at least 1',
+      '--initials=M-A': 'range of letters', '--terms=a,b,c': 'give one file'}.items()),
   Case('more frozen layers than there are', f'{TUNE} --freeze=none,9',
        "'9' is not none, embedding, all, or a number of layers from 1 to 3", STS),
   Case('re-learning by the baseline',
@@ -230,10 +232,6 @@ CASES = [
        {'a.yaml': 'name: n\ncrossed: {a: occupation, b: country}\ntemplates: [A of B]\n'}),
   Case('a file of itself', 'attributes check DIR/a.yaml', 'a.yaml holds itself',
        {'a.yaml': 'name: n\ncrossed: {x: a.yaml, b: country}\ntemplates: [X of B]\n'}),
-  Case('a key that does not exist', 'attributes check DIR/a.yaml', 'valeus',
-       {'a.yaml': 'name: a\nvaleus: [b]\n'}),
-  # Launching.
-  Case('the value of a secret', LAUNCH + ' --env=HF_TOKEN=value', 'would show a secret'),
   # Other models.
   *(Case('a temperature that float32 does not hold', 'sample --pretrained=DIR --attribute=country '
          f'--output=DIR/o --temperature={t}', 'argument --temperature') for t in ('inf', '1e-40')),
@@ -249,31 +247,40 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize('command', [
-  text_config(), 'step check-data --seqio-cache=DIR/cache',
-  'step data --config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR --workdir=DIR/w'
-])
-def test_data_without_tensorflow_is_refused_in_one_line(tmp_path, monkeypatch, capsys, command):
-  files = documents() | {'cache/info.train.json': '{}', 'cache/stats.train.json': '{}'}
-  case = Case('no TensorFlow', command, "needs seqio: pip install -e '.[train]'", files)
-  monkeypatch.setitem(sys.modules, 'seqio', None)
+@pytest.mark.parametrize(('package', 'command', 'words'), [
+  *(('seqio', command, "needs seqio: pip install -e '.[train]'") for command in (
+    text_config(), 'step check-data --seqio-cache=DIR/cache', 'step data --workdir=DIR/w '
+    '--config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR')),
+  ('google.cloud', MEASURE.replace('vader', 'google'), "pip install 'fairjax[google]'"),
+  *(('pyarrow', command, "pip install 'fairjax[parquet]'") for command in (
+    MEASURE.replace('.jsonl', '.parquet'),
+    'records convert --records=DIR/r.jsonl --output=DIR/o.parquet')),
+  ('httpx', 'sample --endpoint=http://127.0.0.1:1/v1 --model=m --attribute=country '
+   '--output=DIR/o.jsonl', "pip install 'fairjax[endpoint]'"),
+  ('huggingface_hub', 'sample --pretrained=hf:org/gpt --attribute=country --output=DIR/o.jsonl',
+   "pip install 'fairjax[hub]'; or put config.json")])
+@pytest.mark.usefixtures('in_repository')
+def test_without_a_package_the_line_says_how_to_install_it(
+    tmp_path, monkeypatch, refused, package, command, words):
+  case = Case('no package', command, words, documents() | {
+    'cache/info.train.json': '{}', 'cache/stats.train.json': '{}', 'r.jsonl': records(),
+    'r.parquet': 'PAR1'})
+  monkeypatch.setitem(sys.modules, package, None)  # as import finds it where it is missing
   for module in ('seqio_tasks', 'tfds_wikitext'):
     monkeypatch.delitem(sys.modules, f'fairjax.data.{module}', raising=False)
     monkeypatch.delattr(fairjax.data, module, raising=False)
-  test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, capsys)
+  test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused, None)
 
 
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case.what)
-def test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(ROOT)
+def test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused, in_repository):
   monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', 'none')
-  for name, content in case.files.items():
-    path = tmp_path / name
+  files = {tmp_path / name: content if isinstance(content, bytes) else content.encode()
+           for name, content in case.files.items()}
+  for path, content in files.items():
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-  code = main(case.command.replace('DIR', str(tmp_path)).split())
-  error = capsys.readouterr().err
-  assert code == 2, error
-  (line,) = [line for line in error.splitlines() if line.startswith('fairjax: ')]
-  assert case.words in line.replace(str(tmp_path), 'DIR')
-  assert 'Traceback' not in error and len(line) < 600 + len(str(tmp_path))
+    path.write_bytes(content)
+  line = refused(case.command.replace('DIR', str(tmp_path)).split())
+  assert case.words in line.replace(str(tmp_path), 'DIR') and len(line) < 600 + len(str(tmp_path))
+  assert all(path.read_bytes() == content for path, content in files.items())
+  assert all(path in files or path.is_dir() for path in tmp_path.iterdir())

@@ -106,6 +106,7 @@ def test_fingerprint_covers_content_only(tmp_path):
   ('Christian,', 'No,', r'faith.yaml:2: values\[0\]: False is not text: put it in quotes'),
   ('Christian,', 'Muslim,', r"'Muslim' is given twice"),
   ('Christian,', r'"Chr\ud800",', r':2: values\[0\]: .Chr.ud800. holds half a character'),
+  ('values:', 'valeus:', r"field 'valeus' in .*faith.yaml.*did you mean 'values'"),
   ('text: atheist', 'txt: atheist', r"field 'txt' in .*values\[2\].txt.*did you mean 'text'"),
   ('text: atheist', 'text: atheist, article: the', r"article: 'the' is neither a nor an"),
   ('Christian, Muslim, {text: atheist, subgroup: none}', 'a', r'all values are of one subgroup'),

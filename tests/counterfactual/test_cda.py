@@ -61,6 +61,16 @@ def augment(sentences, swap, sided='two', counts=None):
   ('Use she/her pronouns.', 'Use he/him pronouns.'),
   ('The king-elect left her quite alone.', 'The queen-elect left him quite alone.'),
   ('A half-\u017fister and a half-s\u0130ster.', 'A half-\u017fister and a half-s\u0130ster.'),
+  # Within marks and other signs.
+  ('_He_ and **she** sang.', '_She_ and **he** sang.'),
+  ('His `wife`, the __king__\u2019s sister', 'Her `husband`, the __queen__\u2019s brother'),
+  ('I saw **her** in *his* house.', 'I saw **him** in *her* house.'),
+  ('I took **her** **red** hat.', 'I took **his** **red** hat.'),
+  ('Stephen **King** wrote.', 'Stephen **King** wrote.'),   # a name behind marks
+  ('Jose\u0301 King wrote.', 'Jose\u0301 King wrote.'),
+  ('a man\u2011made king\u2010size', 'a man\u2011made king\u2010size'),  # compounds
+  ('this_man_file heman he\u00adman man\u0303', 'this_man_file heman he\u00adman man\u0303'),
+  ('A ma\u02bcam and a ma\u2019am', 'A sir and a sir'),
 ])
 def test_what_is_swapped(text, swapped):
   assert SWAP.swap(text)[0] == swapped

@@ -326,12 +326,6 @@ def test_slack_ratio_and_worst_pair():
   assert {'verdict', 'low', 'high'}.isdisjoint(others[0])
 
 
-@pytest.mark.parametrize('option', ['--level=0', '--level=1', '--bound=boot', '--lipschitz=-1',
-                                    '--tolerance=nan', '--window=-1'])
-def test_bad_settings_of_the_test(refused, option):
-  refused(['gender', 'lipschitz', '--records=r.jsonl', option], option.partition('=')[0])
-
-
 # Records, tables and the verb.
 
 JOBS = {'female': ['a nurse', 'a waitress', 'a lawyer', 'an artist at night'],

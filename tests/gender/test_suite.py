@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import numpy as np
 import pytest
@@ -156,25 +155,6 @@ def test_tables_have_a_column_for_each_model():
   assert 'STS-B: a read only the beginning of 1,200 texts.' in cut.splitlines()
   assert lines[0] == '|  | a | b |'
   assert '| STS-B (r) | 0.50±0.10 (0.30, 0.70) | - |' in lines
-
-
-@pytest.mark.parametrize(('words', 'message'), [
-  ('--metrics=discoo', "did you mean 'disco'"),
-  ('--metrics=stsb', 'metric stsb needs --stsb and --professions'),
-  ('--stsb=sts', 'metric stsb needs --professions'),
-  ('--bios=nothere', '--bios=nothere: there is no such file'),
-  (f'--winogender={__file__}', '--professions=.*/gender/occupations-stats.tsv: there is no such'),
-  ('--coref=wino', 'metric coref needs --winogender'),
-  ('--recorded=scores.tsv', 'metric recorded needs --winogender'),
-  ('--metrics=,', '--metrics is empty'),
-  ('--restarts=0', '--restarts: 0 must be at least 1'),
-  ('--initials=M-A', 'range of letters'),
-  ('--terms=a,b,c', 'give one file'),
-])
-def test_bad_options(tmp_path, capsys, words, message):
-  command = ['gender', 'correlations', f'--model={tmp_path}', f'--output={tmp_path}/out']
-  assert main([*command, words]) == 2
-  assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.fixture(scope='module')

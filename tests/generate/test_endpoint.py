@@ -334,9 +334,3 @@ def test_the_python_function_asks_an_endpoint(server, attribute_file, tmp_path):
   assert result.name == 'm' and len(result.generations) == 8
   with pytest.raises(UserError, match='seed'):
     fairjax.sample('m', attribute=attribute_file, output=path, endpoint=server.url, seed=1)
-
-
-def test_without_httpx_the_message_says_what_to_install(ask, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'httpx', None)
-  with pytest.raises(UserError, match=r"pip install 'fairjax\[endpoint\]'"):
-    ask()

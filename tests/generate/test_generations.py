@@ -377,16 +377,3 @@ def test_the_round_trip(tmp_path, capsys, refused, found):
   assert not vader['individual_fairness']['within_floor']
   refused(['measure', f'--records={prompts}', '--attribute=country', '--scorer=vader'],
           'prompts.jsonl:1: fields missing: continuation')
-
-
-@pytest.mark.parametrize('arguments, words', [
-  (['--prompts-only', '--attribute=country'], 'needs --output=FILE'),
-  (['--prompts-only', '--output=p'], 'either --attribute=A or --config=FILE'),
-  (['--prompts-only', '--output=there', '--attribute=country'], 'may hold continuations'),
-  (['--workdir=x'], 'sample needs --config=FILE and --workdir=DIR'),
-])
-def test_bad_input_is_one_line(tmp_path, refused, monkeypatch, arguments, words):
-  monkeypatch.chdir(tmp_path)
-  (tmp_path / 'there').write_text('mine')
-  refused(['sample', *arguments], words)
-  assert (tmp_path / 'there').read_text() == 'mine' and not (tmp_path / 'p').exists()

@@ -5,7 +5,6 @@ import json
 import math
 import shlex
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -235,13 +234,3 @@ def test_scores_of_other_texts_are_refused(tmp_path, monkeypatch, refused, measu
   refused(['records', 'convert', '--records=r.jsonl', '--output=o.csv'],
           'must end in one of .jsonl, .jsonl.gz, .parquet')
   assert not (tmp_path / 'o.parquet').exists()
-
-
-def test_without_pyarrow_one_line_names_the_extra(tmp_path, monkeypatch, refused):
-  path = tmp_path / 'r.parquet'
-  convert_records(write_lines(tmp_path / 'r.jsonl', full()), path, log=print)
-  monkeypatch.setitem(sys.modules, 'pyarrow', None)  # as import finds it where it is missing
-  for arguments in (['measure', f'--records={path}', '--attribute=country', '--scorer=vader'],
-                    ['records', 'convert', f'--records={tmp_path}/r.jsonl',
-                     f'--output={tmp_path}/o.parquet']):
-    refused(arguments, "pip install 'fairjax[parquet]'")

@@ -222,20 +222,3 @@ def test_the_verb_reads_lines_of_text(tmp_path, capsys):
   text = capsys.readouterr().out
   assert '3 texts; 2 (66.7 %)' in text and 'lexicon of opinion: cleaner (+1)' in text
   assert 'One scorer only' in text
-
-
-@pytest.mark.parametrize('arguments, words', [
-  (['--scorer=vader'], 'either --records=FILE or --texts=FILE'),
-  (['--scorer=vader', '--texts=T', '--records=T'], 'either --records=FILE or --texts=FILE'),
-  (['--texts=T'], 'needs --scorer=S'),
-  (['--scorer=recorded:x', '--texts=T'], 'recorded:x: a text file brings no scores'),
-  (['--scorer=vader', '--texts=none.txt'], 'texts not found: none.txt'),
-  (['--scorer=vader', '--scorer=vader', '--texts=T'], 'vader is named twice'),
-  (['--scorer=google', '--texts=T'], 'set FAIRJAX_GOOGLE_API_KEY'),
-])
-def test_bad_input_is_one_line(tmp_path, refused, monkeypatch, arguments, words):
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.delenv('FAIRJAX_GOOGLE_API_KEY', raising=False)
-  monkeypatch.setenv('GOOGLE_APPLICATION_CREDENTIALS', str(tmp_path / 'none.json'))
-  (tmp_path / 'T').write_text('The cleaner.\n')
-  refused(['scorers', 'audit', '--attribute=occupation', *arguments], words)

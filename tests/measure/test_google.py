@@ -180,11 +180,6 @@ def test_credentials_are_needed_and_a_broken_key_is_not_shown(tmp_path, monkeypa
     GoogleScorer(tmp_path / 'g')
 
 
-def test_without_the_package_the_line_says_how_to_install_it(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'google.cloud', None)
-  with pytest.raises(UserError, match=r"pip install 'fairjax\[google\]'"):
-    GoogleScorer(tmp_path / 'g')
-
 
 def test_an_interruption_keeps_what_is_there(server, tmp_path):
   path = tmp_path / 'g'

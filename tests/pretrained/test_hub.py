@@ -106,11 +106,6 @@ def test_without_the_model_the_line_says_which_files_to_put_where(
   assert not list(tmp_path.glob('o*'))
 
 
-def test_without_the_package_the_line_names_it(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  with pytest.raises(UserError, match=r"pip install 'fairjax\[hub\]'; or put config.json"):
-    load_pretrained('hf:org/gpt', 'lm')
-
 
 @pytest.mark.parametrize(('files', 'words'), [
   (None, 'pip install --no-deps org-none'), ((), 'holds 0 models'),
