@@ -432,7 +432,7 @@ class FolderLock:
       holder = file.read(200).strip() or 'unknown'
       file.close()
       raise UserError(f'{self._path.parent} is in use by another run ({holder}): wait until it has '
-                      'ended, or use another --workdir') from None
+                      'ended, or name another folder') from None
     if problem:
       self._log(f'WARNING: {self._path} cannot be locked ({problem}): nothing keeps a second '
                 'run out of this folder')

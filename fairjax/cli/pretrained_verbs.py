@@ -85,7 +85,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
                      'default: a new one')
   model.add_argument('--kind', choices=('bert', 'albert'), default='bert', help='of a new model')
   _add_sizes(model)
-  model.add_argument('--vocab-size', type=positive, default=8000,
+  model.add_argument('--vocab-size', type=at_least(6), default=8000,
                      help='word pieces of a new model')
   model.add_argument('--embedding-dim', type=not_negative, default=0,
                      help='of a new ALBERT; 0: at most 128')

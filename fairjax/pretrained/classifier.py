@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fairjax.errors import UserError
-from fairjax.files import write_json
+from fairjax.files import FolderLock, read_sealed_json, write_sealed_json
 from fairjax.inputs import open_input, read_text_lines
 from fairjax.pretrained.batch_runner import BatchRunner, class_runner
 from fairjax.pretrained.checkpoint import (
@@ -34,6 +34,7 @@ from fairjax.pretrained.start import (
   PLAN,
   Sizes,
   Start,
+  check_free,
   check_plan,
   count_words,
   initial_std,
@@ -59,7 +60,8 @@ NAMES = {  # number of classes -> their names, from bad to good
 
 _NODE = re.compile(r'\(|\)|[^() ]+')  # a no-break space belongs to a word
 _TEXT = ('sentence', 'text')
-_HEADER = re.compile(rb'[^\r\n]*\b(label["\']?[\t,;]|[\t,;]["\']?label\b)')
+# A line that begins with a label has its text behind it, which may speak of a label, too.
+_HEADER = re.compile(rb'(?!\d\t)[^\r\n]*\b(label["\']?[\t,;]|[\t,;]["\']?label\b)')
 _UNDO = {'-LRB-': '(', '-RRB-': ')', '-LSB-': '[', '-RSB-': ']', '\\/': '/', '\\*': '*'}
 
 
@@ -278,8 +280,10 @@ def from_checkpoint(directory: str | os.PathLike, *, labels: Sequence[str], seed
   """Starts from a BERT or ALBERT with its tokenizer and a new head."""
   pooled = any('pooler.' in name for name in open_model(directory).tensors)
   model = load_pretrained(directory, 'pooled' if pooled else 'encoder')
-  config = {**model.config, 'architectures': [_head_class(model.architecture.kind)],
-            **_label_fields(labels)}
+  config = {
+    **model.config,
+    'architectures': [f'{model.architecture.kind.capitalize()}ForSequenceClassification'],
+    **_label_fields(labels)}
   arch = read_architecture(config, where='config.json')
   fresh = new_params(arch, seed=seed, only=('classifier',) if pooled else ('classifier', 'pooler'),
                      std=initial_std(config))
@@ -294,12 +298,9 @@ def from_scratch(texts: Sequence[str], sizes: Sizes, *, classes: int, seed: int,
   """Starts from random parameters of a BERT and a vocabulary of the training texts."""
   return new_start(
     train_word_pieces(count_words(texts), size=sizes.vocab_size), sizes, std=0.02,
-    head='classifier', seed=seed, log=log, architectures=[_head_class('bert')], hidden_act='gelu',
-    hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1, **_label_fields(NAMES[classes]))
-
-
-def _head_class(kind: str) -> str:
-  return f'{kind.capitalize()}ForSequenceClassification'
+    head='classifier', seed=seed, log=log, architectures=['BertForSequenceClassification'],
+    hidden_act='gelu', hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1,
+    **_label_fields(NAMES[classes]))
 
 
 def _label_fields(names: Sequence[str]) -> dict[str, Any]:
@@ -326,45 +327,49 @@ def train_classifier(
     'settings': dataclasses.asdict(settings), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'dev': dev.digest, **source}))
   training = output / 'training'  # the checkpoints and the best epoch until the end
-  if (output / CARD).is_file():
-    card = _read_card(output / CARD)
-    check_plan(card['identity'], plan, output, option='--output')
-    log(f'[train] {output} finished earlier: nothing to do')
-    shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
+  if not ((output / CARD).is_file() or (training / PLAN).is_file()):
+    check_free(output, option='--output')  # before the lock leaves a file there
+  with FolderLock(output, log):
+    if (output / CARD).is_file():
+      card = read_sealed_json(
+        output / CARD, again='name another --output, or delete it to train again')
+      check_plan(card.get('identity', {}), plan, output, option='--output')
+      log(f'[train] {output} finished earlier: nothing to do')
+      shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
+      return card
+    open_plan(training / PLAN, plan, output=output, option='--output')
+    encoded = [encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
+               for e in (train, dev)]
+    longer = ', '.join(f'{e.truncated:,} of {len(e.ids):,} {name} texts'
+                       for name, e in zip(('training', 'dev'), encoded, strict=True) if e.truncated)
+    if longer:
+      log(f'[data] {longer} are longer than the {start.max_length} tokens the model reads: their '
+          'end is not seen')
+    rows = TokenRows(encoded[0].ids, train.labels, max_length=start.max_length,
+                     pad_id=start.arch.pad_id)
+    tuning = FineTuning(rows, functools.partial(class_losses, arch=start.arch), settings)
+    judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
+    stage = tuning.stage(
+      start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,
+      identity=start.identity('classifier', plan))
+    run_stage(stage, stop=stop or StopSignal(), log=log)
+    lines = read_metrics(training / 'metrics.jsonl')
+    epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
+               'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
+              for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
+    best, found = judge.kept()
+    write_model(output, start, best, 'classifier')
+    card = {
+      'identity': plan, 'epochs': epochs, 'dev': found,
+      'chosen_epoch': 1 + int(np.argmax([e['dev_accuracy'] for e in epochs])),  # first of equals
+      'note': 'the epoch was chosen on dev, so its figures are a little too good',
+      'train_texts': len(train.texts), 'train_neutral_left_out': train.neutral,
+      'train_doubles_left_out': train.doubles, 'dev_texts': len(dev.texts),
+      'dev_neutral_left_out': dev.neutral, 'max_length': start.max_length,
+      'train_truncated': encoded[0].truncated, 'dev_truncated': encoded[1].truncated}
+    write_sealed_json(output / CARD, card)
+    shutil.rmtree(training)
     return card
-  open_plan(training / PLAN, plan, output=output, option='--output')
-  encoded = [encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
-             for e in (train, dev)]
-  longer = ', '.join(f'{e.truncated:,} of {len(e.ids):,} {name} texts'
-                     for name, e in zip(('training', 'dev'), encoded, strict=True) if e.truncated)
-  if longer:
-    log(f'[data] {longer} are longer than the {start.max_length} tokens the model reads: their '
-        'end is not seen')
-  rows = TokenRows(encoded[0].ids, train.labels, max_length=start.max_length,
-                   pad_id=start.arch.pad_id)
-  tuning = FineTuning(rows, functools.partial(class_losses, arch=start.arch), settings)
-  judge = _Judge(start, encoded[1], dev.labels, settings.classes, tuning.mesh, training / _BEST)
-  stage = tuning.stage(
-    start.params, name='classifier', seed=settings.seed, directory=training, evaluate=judge,
-    identity=start.identity('classifier', plan))
-  run_stage(stage, stop=stop or StopSignal(), log=log)
-  lines = read_metrics(training / 'metrics.jsonl')
-  epochs = [{'epoch': epoch + 1, 'train_loss': tuning.epoch_loss(lines, epoch),
-             'dev_accuracy': line['accuracy'], 'dev_macro_f1': line['macro_f1']}
-            for epoch, line in enumerate(line for line in lines if line['kind'] == 'valid')]
-  best, found = judge.kept()
-  write_model(output, start, best, 'classifier')
-  card = {
-    'identity': plan, 'epochs': epochs, 'dev': found,
-    'chosen_epoch': 1 + int(np.argmax([e['dev_accuracy'] for e in epochs])),  # the first of equals
-    'note': 'the epoch was chosen on dev, so its figures are a little too good',
-    'train_texts': len(train.texts), 'train_neutral_left_out': train.neutral,
-    'train_doubles_left_out': train.doubles, 'dev_texts': len(dev.texts),
-    'dev_neutral_left_out': dev.neutral, 'max_length': start.max_length,
-    'train_truncated': encoded[0].truncated, 'dev_truncated': encoded[1].truncated}
-  write_json(output / CARD, card)
-  shutil.rmtree(training)
-  return card
 
 
 class _Judge:
@@ -414,14 +419,3 @@ def class_losses(params: Any, batch: dict[str, jax.Array], key: jax.Array, *, ar
   if frozen:
     hidden = jax.lax.stop_gradient(hidden)
   return label_losses(class_logits(params, arch, hidden, key=keys[1]), batch['labels'])
-
-
-def _read_card(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    card = json.loads(path.read_text(encoding='utf-8'))
-    if isinstance(card['identity'], dict):
-      return card
-  except (OSError, ValueError, KeyError, TypeError):
-    pass
-  raise UserError(f'{path} is not the card of a finished training: name another --output, or '
-                  'delete it to train again')

@@ -128,14 +128,11 @@ def with_dropout(start: Start, *, hidden: float | None, attention: float | None)
   return start._replace(config=config, arch=read_architecture(config, where='the options'))
 
 
-def _head_class(kind: str) -> str:
-  return f'{kind.capitalize()}ForMaskedLM'
-
-
 def from_checkpoint(directory: str, *, log: Callable[[str], None]) -> Start:
   """Goes on from a BERT or ALBERT that has its MLM head."""
   model = load_pretrained(directory, 'mlm')
-  config = {**model.config, 'architectures': [_head_class(model.architecture.kind)]}
+  config = {**model.config,
+            'architectures': [f'{model.architecture.kind.capitalize()}ForMaskedLM']}
   log(f"[start] {directory}: {model.architecture.kind}; in its files, but no part of this model: "
       + (', '.join(model.ignored) or 'nothing'))
   return Start.of(model, config, model.architecture, model.params)
@@ -155,7 +152,8 @@ def from_vocabulary(vocabulary: dict[str, int], sizes: Sizes, *, seed: int,
   # BERT-large's 0.02, for the variance of sums over `dim` inputs: with 0.02 itself attention in a
   # model of width 64 stays even for thousands of steps.
   start = new_start(vocabulary, sizes, std=round(0.02 * math.sqrt(1024 / sizes.dim), 4), head='mlm',
-                    seed=seed, log=log, architectures=[_head_class(sizes.kind)], **more)
+                    seed=seed, log=log, architectures=[f'{sizes.kind.capitalize()}ForMaskedLM'],
+                    **more)
   if albert:  # its own tokenizer class reads SentencePiece models only
     options = json.loads(start.files['tokenizer_config.json'])
     start.files['tokenizer_config.json'] = json.dumps(

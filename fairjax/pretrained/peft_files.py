@@ -103,6 +103,7 @@ class Adapter:
     stored [in, out].
     """
     pairs: dict[str, dict[str, np.ndarray]] = {}
+    modules = {}  # as PEFT names them: the base's files may lack the prefix of GPT-2, or be GGUF
     for name, tensor in open_tensors([self.directory / WEIGHTS]).items():
       match = _LORA.fullmatch(name.removeprefix(_PREFIX))
       module = f'{match[1].removeprefix("transformer.")}.weight' if match else ''
@@ -111,16 +112,17 @@ class Adapter:
                         f'{self.base}: it is of another base, or of another kind than LoRA; merge '
                         'it with peft')
       pairs.setdefault(module, {})[match[2]] = tensor.whole().astype(np.float32)
+      modules[module] = match[1]
     if not pairs:
       raise UserError(f'{self.directory} has no adapter in {WEIGHTS}: save it again')
     found = dict(tensors)
     for name, ours in names.items():
       if pair := pairs.get(ours or ''):
-        found[name] = self._added(tensors[name], pair, name, turned)
+        found[name] = self._added(tensors[name], pair, name, modules[ours], turned)
     return found
 
-  def _added(self, tensor: Stored, pair: Mapping[str, np.ndarray], name: str, turned: bool
-             ) -> Stored:
+  def _added(self, tensor: Stored, pair: Mapping[str, np.ndarray], name: str, module: str,
+             turned: bool) -> Stored:
     """One tensor with its pair."""
     if sorted((which, x.ndim) for which, x in pair.items()) != [('A', 2), ('B', 2)]:
       raise UserError(f'{self.directory} has half an adapter of {name}: copy the folder again')
@@ -131,11 +133,11 @@ class Adapter:
                       f'{tensor.shape} there, {(len(left), right.shape[1])} here')
     try:
       alpha = next((value for key, value in (self.config.get('alpha_pattern') or {}).items()
-                    if re.match(rf'(.*\.)?({key})$', name.removesuffix('.weight'))),
+                    if re.match(rf'(.*\.)?({key})$', module)),
                    self.config['lora_alpha'])
       scale = alpha / (len(a) ** 0.5 if self.config.get('use_rslora') else len(a))
     except (AttributeError, TypeError, re.error) as e:
-      raise UserError(f'{self.directory / CONFIG}: alpha_pattern gives {name} no number ({e})'
+      raise UserError(f'{self.directory / CONFIG}: alpha_pattern gives {module} no number ({e})'
                       ) from None
 
     def read(index):

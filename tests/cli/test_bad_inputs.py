@@ -97,6 +97,7 @@ CASES = [
        {'in.txt': GOOD, 'p': 'a b\nb a\na c\n'}),
   Case('initials without names', CDA + ' --letters=A-M', '--letters belongs to --names',
        {'in.txt': GOOD}),
+  Case('fewer word pieces than special ones', MASKED + ' --vocab-size=5', '5 must be at least 6'),
   # Generations of any model.
   Case('measures into a folder', MEASURE + ' --output=DIR', 'is a folder: name a file',
        {'r.jsonl': records()}),

@@ -39,6 +39,8 @@ def test_three_columns(tmp_path, name):
 def test_two_columns_have_the_classes_asked_for(tmp_path):
   assert read_examples(written(tmp_path, '1\ta\n0\tb\n'), classes=2).labels.tolist() == [1, 0]
   assert read_examples(written(tmp_path, '1\ta\n4\tb\n'), classes=5).labels.tolist() == [1, 4]
+  text = 'A label, or the label; "label"'  # no header
+  assert read_examples(written(tmp_path, f'1\t{text}\n0\tb\n'), classes=2).texts == [text, 'b']
 
 
 def test_trees_give_sentences_or_phrases(tmp_path):

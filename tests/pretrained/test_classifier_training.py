@@ -11,6 +11,7 @@ from golden_models import GOLDEN
 from safetensors.numpy import load_file
 
 from fairjax.cli import main as cli
+from fairjax.files import FolderLock, write_sealed_json
 from fairjax.measure import load_scorer
 from fairjax.pretrained import fit, load_pretrained
 
@@ -60,8 +61,8 @@ def trained(data, two_devices, tmp_path_factory):
 def test_it_learns_and_says_how_well(data, trained, capsys, found):
   card = json.loads((trained / 'card.json').read_text())
   assert sorted(p.name for p in trained.iterdir()) == [
-    'card.json', 'config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json',
-    'vocab.txt']
+    '.lock', 'card.json', 'config.json', 'model.safetensors', 'tokenizer.json',
+    'tokenizer_config.json', 'vocab.txt']
   assert card['train_neutral_left_out'] == 12 and card['dev_neutral_left_out'] == 3
   assert card['dev']['n'] == 57 and card['dev']['accuracy']['value'] > 0.95
   assert len(card['epochs']) == 5
@@ -124,13 +125,20 @@ def test_a_finished_training_is_left_alone(data, trained, capsys, refused):
   assert 'finished earlier' in capsys.readouterr().err
   assert (trained / 'model.safetensors').stat() == before and not (trained / 'training').exists()
   refused(command(data, trained, '--epochs=6'), 'settings.epochs: 5 -> 6')
+  with FolderLock(trained, print):
+    refused(command(data, trained), 'is in use by another run')
 
 
-@pytest.mark.parametrize('card', ['{"x"', '{"identity": 3}'])
-def test_a_card_of_something_else_is_named(data, tmp_path, refused, card):
-  (tmp_path / 'card.json').write_text(card)
-  refused(command(data, tmp_path), 'card.json is not the card of a finished training')
-  assert [p.name for p in tmp_path.iterdir()] == ['card.json']
+@pytest.mark.parametrize(('card', 'words'), [
+  ('{"x"', 'card.json is damaged'), ('{"identity": {}}', 'it has no SHA-256'),
+  ({'plan': {}}, 'belongs to another training')])
+def test_a_card_of_something_else_is_named(data, tmp_path, refused, card, words):
+  if isinstance(card, str):
+    (tmp_path / 'card.json').write_text(card)
+  else:
+    write_sealed_json(tmp_path / 'card.json', card)  # as models masked-lm does
+  refused(command(data, tmp_path), words)
+  assert {p.name for p in tmp_path.iterdir()} == {'.lock', 'card.json'}
 
 
 @pytest.mark.parametrize('change', ['the start itself', 'another tokenizer'])

@@ -109,6 +109,21 @@ def test_scales_of_other_programs_are_theirs(make, tmp_path):  # noqa: F811
       found[name] - base[name], scale * (once[name] - base[name]), rtol=0, atol=1e-5)
 
 
+def test_a_scale_is_that_of_the_adapters_module_whatever_the_base_names_it(
+    make, tmp_path):  # noqa: F811
+  folder, place = make('gpt2'), tmp_path / 'adapter'
+  adapted(folder, place)
+  weights = folder / 'model.safetensors'
+  save_file({n.removeprefix('transformer.'): x for n, x in load_file(weights).items()}, weights)
+  base = load_pretrained(folder, 'lm').params['layers']['query']
+  once = load_pretrained(place, 'lm').params['layers']['query']
+  rewrite(place / CONFIG, lambda c: c.update(
+    alpha_pattern={'transformer.h.0.attn.c_attn': 18} | c['alpha_pattern']))  # it was 6
+  found = load_pretrained(place, 'lm').params['layers']['query']
+  np.testing.assert_allclose(found[0] - base[0], 3 * (once[0] - base[0]), rtol=0, atol=1e-5)
+  np.testing.assert_array_equal(found[1:], once[1:])
+
+
 @pytest.mark.parametrize(('change', 'words'), [
   ({'weights': lambda t: {n: x + 1 for n, x in t.items()}}, 'trained on other weights than those'),
   ({'adapter': lambda t: {n: x[:, :-1] if '.lora_A' in n else x for n, x in t.items()}},
