@@ -370,7 +370,7 @@ def open_language_model(
   decoder = load_pretrained(path, 'lm')
   return CausalModel(  # every text begins with the tokenizer's own id, else the end of a text
     DecoderModel(cast(DecoderConfig, decoder.arch)), decoder.params, name=decoder.name,
-    fingerprint=decoder.fingerprint, vocabulary=decoder.vocabulary(start=True),
+    fingerprint=decoder.fingerprint, vocabulary=decoder.files.vocabulary(start=True),
     max_length=decoder.max_length)
 
 

@@ -71,7 +71,6 @@ class BatchRunner:
 
   Attributes:
     lengths: of the buckets.
-    traced: bucket length -> times that the function was traced (compiled) for it.
   """
 
   def __init__(
@@ -101,17 +100,15 @@ class BatchRunner:
     self.batch_tokens = batch_tokens or (cpu_tokens if cpu else _BATCH_TOKENS)
     self._pad_id = pad_id
     self.lengths = bucket_lengths(max_length)
-    self.traced: collections.Counter[int] = collections.Counter()
 
-    def traced(params, ids, mask):
-      self.traced[ids.shape[1]] += 1  # runs when the function is traced, not when it is called
+    def packed(params, ids, mask):
       # A text may be longer than a batch: then it is one alone.
       return function(params, ids, mask, (self._devices, max(self.batch_tokens, ids.shape[1])))
 
     onednn = cpu and not bfloat16
     # Gathering results makes the devices wait for each other: only for other processes to read.
     self._run = jax.jit(
-      traced, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
+      packed, out_shardings=whole if jax.process_count() > 1 else self._rows_sharding,
       compiler_options=_CPU_OPTIONS if onednn and knows_options(*_CPU_OPTIONS.items()) else None)
 
   def load(self, params: Any) -> None:

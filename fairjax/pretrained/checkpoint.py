@@ -57,7 +57,6 @@ from fairjax.pretrained.tokens import (
   check_tokenizer,
   length_limit,
   load_tokenizer,
-  unused_ids,
   within_model,
 )
 from fairjax.progress import write_line
@@ -572,15 +571,6 @@ class Pretrained:
     """Name of the model, by its folder."""
     adapter = self.files.adapter
     return folder_name(adapter.directory if adapter else self.directory)
-
-  def vocabulary(self, *, start: bool = False, chat: bool = False) -> TokenizerVocabulary:
-    """The tokenizer as a vocabulary; for `start` and `chat` see `TokenizerVocabulary.read`."""
-    return self.files.vocabulary(start=start, chat=chat)
-
-  @property
-  def unused_ids(self) -> tuple[int, ...]:
-    """Ids that are no token: the model must never draw them."""
-    return unused_ids(self.tokenizer, self.arch.vocab_size)
 
   def weights_digest(self) -> str:
     """SHA-256 (hex) of the weights in bfloat16: equal for copies and for every dtype of them."""

@@ -230,12 +230,16 @@ def length_limit(directory: pathlib.Path, max_positions: int) -> int:
 def encode_texts(tokenizer: Any, texts: Sequence[str], *, max_length: int) -> Encoded:
   """Token ids of texts, special tokens included, of at most `max_length` tokens each."""
   tokenizer.enable_truncation(max_length)
-  encodings = tokenizer.encode_batch([replace_broken(text) for text in texts])
-  ids = [np.array(e.ids, np.int32) for e in encodings]
-  empty = [i for i, row in enumerate(ids) if not row.size]
+  encoded = _encoded(tokenizer.encode_batch([replace_broken(text) for text in texts]))
+  empty = [i for i, row in enumerate(encoded.ids) if not row.size]
   if empty:
     raise UserError(f'text {empty[0] + 1} of {len(texts)} has no tokens ({texts[empty[0]][:60]!r})')
-  return Encoded(ids, [bool(e.overflowing) for e in encodings])
+  return encoded
+
+
+def _encoded(encodings: Sequence[Any]) -> Encoded:
+  return Encoded([np.array(e.ids, np.int32) for e in encodings],
+                 [bool(e.overflowing) for e in encodings])
 
 
 # Whether a tokenizer is the model's own: another one of the same size would change ids silently.
@@ -283,13 +287,13 @@ def encode_pairs(
   sep = separator_id(tokenizer)
   tokenizer.enable_truncation(max_length, strategy='longest_first')
   encodings = tokenizer.encode_batch(whole)
-  ids = [np.array(e.ids, np.int32) for e in encodings]
-  for pair, row, encoding in zip(whole, ids, encodings, strict=True):
+  encoded = _encoded(encodings)
+  for pair, row, encoding in zip(whole, encoded.ids, encodings, strict=True):
     if not np.array_equal(_types(row[None], sep, np)[0], encoding.type_ids):
       raise UserError(f'the pair {pair[0][:60]!r}, {pair[1][:60]!r} does not become one separator '
                       "after each sentence: it holds the tokenizer's own separator as text, or "
                       'the tokenizer does not join pairs as BERT does')
-  return Encoded(ids, [bool(e.overflowing) for e in encodings])
+  return encoded
 
 
 def separator_id(tokenizer: Any) -> int:

@@ -212,7 +212,7 @@ def sample_pretrained(
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
   model = load_pretrained(directory, 'lm', dtype=dtype, shardings=place)
   assert isinstance(model.arch, DecoderConfig)
-  vocabulary = model.vocabulary(start=start, chat=chat)
+  vocabulary = model.files.vocabulary(start=start, chat=chat)
   prefixes = attribute.prefixes() + (attribute.reworded_prefixes() if rewordings else [])
   parts = (model.params, CachedDecoder(model.arch, vocabulary.silent_ids), vocabulary, attribute)
   generate(*parts, path=output, model=safe_name(model.name), sample=sample,

@@ -37,7 +37,7 @@ def oracle_kl(folder):
   """Mean and largest KL(next token | value || other value) for the prompts of `ATTRIBUTE`."""
   with jax.enable_x64(True):
     model = load_pretrained(folder, 'lm', dtype='float64')
-    vocabulary, found = model.vocabulary(), []
+    vocabulary, found = model.files.vocabulary(), []
     for text in ('The {} is', 'My friend from {} likes'):
       logits = []
       for ids in map(vocabulary.prompt_ids, map(text.format, ('Rome', 'Oslo'))):

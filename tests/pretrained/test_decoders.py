@@ -124,7 +124,7 @@ def test_the_text_decoder_of_a_gemma_3_with_images_is_read_and_written(
       field: value for field, value in config.items() if field != 'hidden_activation'}})
   model = load_pretrained(folder, 'lm')
   same(model.params, wanted.params)
-  assert model.arch == wanted.arch and model.vocabulary().end_ids == (3,)
+  assert model.arch == wanted.arch and model.files.vocabulary().end_ids == (3,)
   assert 'its 2 tensors for images are left out' in capsys.readouterr().err
   model.files.write(model.params, out)
   same(stored(out), tensors)
@@ -137,7 +137,7 @@ def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, f
   assert len(sampled(folder, attribute, out)) == 4 * 40
   measured = found('measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20', '--empty=keep')['next_token_divergence']
-  vocabulary = load_pretrained(folder, 'lm').vocabulary()
+  vocabulary = load_pretrained(folder, 'lm').files.vocabulary()
   assert vocabulary.start_ids == (() if name == 'qwen2' else (1,))
   # Special tokens that neither begin nor end a text are not drawn.
   assert vocabulary.silent_ids == tuple(sorted({0, 1, 3} - {*vocabulary.start_ids}))
@@ -147,7 +147,7 @@ def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, f
 def test_correlations_read_the_probability_of_whole_texts(make):
   folder = make('gemma2')
   model, texts = load_pretrained(folder, 'lm'), ['He is a baker.', 'She went home']
-  lm, vocabulary = DecoderModel(model.arch), model.vocabulary()
+  lm, vocabulary = DecoderModel(model.arch), model.files.vocabulary()
   for text, found in zip(texts, open_language_model(folder).log_probs(texts), strict=True):
     ids = jnp.asarray([[*vocabulary.start_ids, *vocabulary.encode(text)]])
     wanted = -np.asarray(jax.jit(lambda params, ids: lm.nll(
@@ -158,10 +158,10 @@ def test_correlations_read_the_probability_of_whole_texts(make):
 def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   folder = make('llama3')
   (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
-  vocabulary = load_pretrained(folder, 'lm').vocabulary()
+  vocabulary = load_pretrained(folder, 'lm').files.vocabulary()
   assert (vocabulary.eos_id, vocabulary.end_ids) == (2, (3,))
   rewrite(folder / 'config.json', lambda config: config.update(eos_token_id=None))
-  assert load_pretrained(folder, 'lm').vocabulary().fingerprint == vocabulary.fingerprint
+  assert load_pretrained(folder, 'lm').files.vocabulary().fingerprint == vocabulary.fingerprint
   # Whatever follows, the two ends are far more likely than anything else, and equally so.
   tensors = load_file(folder / 'model.safetensors')
   tensors['lm_head.weight'][:] = tensors['lm_head.weight'][2] = 0

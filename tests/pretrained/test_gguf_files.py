@@ -151,7 +151,7 @@ def test_a_file_is_the_folder_that_it_was_made_of(name, make, tmp_path):
   again = load_pretrained(out, 'lm')
   same(again.params, found.params)
   assert again.arch == found.arch
-  assert again.vocabulary().end_ids == found.vocabulary().end_ids
+  assert again.files.vocabulary().end_ids == found.files.vocabulary().end_ids
   assert stored_names(out) == stored_names(folder)
   # A cap of 0, for none, would be divided by in transformers.
   caps = json.loads((out / 'config.json').read_text())
@@ -192,7 +192,7 @@ def test_sentence_piece_joins_by_scores_and_begins_texts(make, tmp_path):
   assert encoded.tokens == ['<s>', '\u2581The', '\u2581town', '\u2581', '<0xC3>', '<0xA9>']
   assert tokenizer.decode(encoded.ids) == 'The town é'
   assert isinstance(tokenizer, tokenizers.Tokenizer)
-  vocabulary = load_pretrained(path, 'lm').vocabulary()
+  vocabulary = load_pretrained(path, 'lm').files.vocabulary()
   assert vocabulary.encode('<unk>')[0] == 0 and vocabulary.silent_ids == (0,)
 
 
@@ -205,7 +205,7 @@ def test_the_rows_of_a_padded_table_are_no_tokens(make, tmp_path, monkeypatch):
   path = write(make('qwen2'), tmp_path / 'x.gguf', change=lambda tensors: {
     k: np.resize(v, (size + 1, *v.shape[1:])) if len(v) == size else v for k, v in tensors.items()})
   model = load_pretrained(path, 'lm')
-  assert model.arch.vocab_size == size + 1 and model.vocabulary().silent_ids == (size,)
+  assert model.arch.vocab_size == size + 1 and model.files.vocabulary().silent_ids == (size,)
 
 
 @pytest.mark.parametrize(('name', 'left_out', 'more', 'expected'), [

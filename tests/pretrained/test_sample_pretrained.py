@@ -16,6 +16,7 @@ from fairjax.generate import read_records
 from fairjax.generate.sampler import sample_continuations
 from fairjax.model.decoder import CachedDecoder
 from fairjax.pretrained import load_pretrained
+from fairjax.pretrained.tokens import unused_ids
 
 pytestmark = pytest.mark.usefixtures('one_device')
 
@@ -127,7 +128,7 @@ def test_independent_and_start_reach_the_sampler(tmp_path, folder, attribute):
     identity = json.loads(
       out.with_name(f'x{option}.manifest.json').read_text(encoding='utf-8'))['identity']
     assert identity['coupled'] == (option != '--independent')
-    assert identity['vocabulary'] == model.vocabulary(
+    assert identity['vocabulary'] == model.files.vocabulary(
       start=option == '--start').fingerprint
     found[option] = [r['continuation'] for r in read_records(out)]
   assert found[''] != found['--independent'] and found[''] != found['--start']
@@ -149,7 +150,7 @@ def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
     'The Rome is', 'The Oslo is', 'My friend from Rome likes', 'My friend from Oslo likes'}
   assert all(r['asked'] == 'chat' and 'Continue' not in r['continuation'] for r in records)
   identity = read_sealed_json(out.with_name('x.manifest.json'), again='')['identity']
-  vocabulary = load_pretrained(folder, 'lm').vocabulary(chat=True)
+  vocabulary = load_pretrained(folder, 'lm').files.vocabulary(chat=True)
   assert (identity['asked'], identity['vocabulary']) == ('chat', vocabulary.fingerprint)
   # Another way of asking is another sampling.
   refused(command[:-1], 'was generated otherwise')
@@ -243,7 +244,7 @@ def test_rows_of_no_token_are_never_sampled_and_the_others_as_before(copy):
   model = load_pretrained(copy('gpt2', padded(size), vocab_size=size + MORE), 'lm')
   plain = load_pretrained(GOLDEN / 'gpt2', 'lm')
   prefixes, rest = jnp.array([[5, 6, 7]]), jnp.arange(8, 14)[None, None]
-  decoder = CachedDecoder(model.arch, model.unused_ids)
+  decoder = CachedDecoder(model.arch, unused_ids(model.tokenizer, model.arch.vocab_size))
   params = jax.tree.map(jnp.asarray, model.params)
   found = np.asarray(cached_logits(decoder, params, prefixes, jnp.array([3]), rest))
   assert np.isneginf(found[..., size:]).all()

@@ -12,6 +12,7 @@ from fairjax.gender.scored_models import open_language_model
 from fairjax.measure.scorers.bert import BertScorer
 from fairjax.pretrained import SentenceEncoder, encode_texts, load_pretrained
 from fairjax.pretrained.masked_rows import special_tokens
+from fairjax.pretrained.tokens import unused_ids
 
 
 def test_word_list_and_tokenizer_must_agree(copy):
@@ -90,7 +91,7 @@ def test_end_of_text_is_no_ordinary_token(copy):
 
   def vocabulary(eos):
     rewrite(folder / 'config.json', lambda config: config.update(eos_token_id=eos))
-    return load_pretrained(folder, 'lm').vocabulary()
+    return load_pretrained(folder, 'lm').files.vocabulary()
 
   assert vocabulary(0).eos_id == 0  # special
   with pytest.raises(UserError, match="eos_token_id is 5, in the tokenizer the ordinary token '%'"):
@@ -173,7 +174,8 @@ def test_a_padded_table_loads_with_a_line(copy, name, head, capsys):
   table, whole = (m.params['embedding'] if name == 'gpt2' else m.params['embeddings']['word']
                   for m in (plain, model))
   same(whole[:size], table)
-  assert model.unused_ids == tuple(range(size, size + MORE)) and plain.unused_ids == ()
+  assert unused_ids(model.tokenizer, model.arch.vocab_size) == tuple(range(size, size + MORE))
+  assert unused_ids(plain.tokenizer, size) == ()
   line = capsys.readouterr().err
   assert f'has {size} tokens, the model {size + MORE} embeddings: {MORE} of them' in line
   assert line.count('\n') == 1
@@ -218,7 +220,7 @@ def test_every_way_into_a_model_refuses_a_token_without_an_embedding(copy):
     rewrite(folders[name] / 'tokenizer.json',
             lambda c, name=name: c['added_tokens'].append(added(vocab_size(name), '[NEW]')))
   gpt2, bert = (pathlib.Path(folders[name]) for name in ('gpt2', 'bert_mlm'))
-  vocabulary = load_pretrained(gpt2, 'lm').vocabulary()
+  vocabulary = load_pretrained(gpt2, 'lm').files.vocabulary()
   for call in (lambda: vocabulary.encode('a [NEW] b'),
                lambda: open_language_model(gpt2).log_probs(['a [NEW] b']),
                lambda: open_language_model(gpt2).token_features(['a [NEW] b']),

