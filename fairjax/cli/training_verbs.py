@@ -107,8 +107,10 @@ def _check_data(options: argparse.Namespace) -> int:
   if options.config:
     parts['documents'] = check_sources(load_config(options.config, options.overrides))
   if options.workdir:
+    from fairjax.data.prepare import refuse_sentences
     from fairjax.run.workdir import data_folder
     folder, saved = pathlib.Path(options.workdir), pathlib.Path(options.workdir, 'config.json')
+    refuse_sentences(folder / 'data')  # its config.json is that of a published model
     parts['prepared'] = check_prepared(
       data_folder(from_dict(read_config_json(saved)), folder) if saved.is_file()
       else folder / 'data')

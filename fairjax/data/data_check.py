@@ -21,7 +21,7 @@ import numpy as np
 from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
 from fairjax.data.corpus import SPLITS, TfdsDataset, importing_tensorflow, read_files
 from fairjax.data.documents import list_files
-from fairjax.data.prepare import INPUTS, PROGRESS, SENSITIVE, PreparedData, open_prepared
+from fairjax.data.prepare import HOLDOUT, INPUTS, PROGRESS, SENSITIVE, PreparedData, open_prepared
 from fairjax.data.token_store import open_token_store
 from fairjax.data.wikitext import compare_wikitext, find_wikitext
 from fairjax.errors import UserError
@@ -95,7 +95,9 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
       size = sum(described['bytes'] for described in store.files.values())
       findings.notes.append(f'{store.path}: {store.documents:,} documents, {store.tokens:,} '
                             f'tokens, {size:,} bytes')
-  if prepared.config.holdout:
+  if prepared.config.holdout and not (directory / HOLDOUT).is_file():  # which reading would make
+    findings.problems.append(f'{directory / HOLDOUT} is missing: run fairjax step data again')
+  elif prepared.config.holdout:
     for split in ('valid', 'test'):
       findings.attempt(lambda split=split: collections.deque(prepared.documents(split), maxlen=0))
   if (inputs := directory / INPUTS).is_file():
@@ -204,7 +206,7 @@ def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
       path = pathlib.Path(described['path'])
       if not path.is_file():
         missing += 1
-      elif file_sha256(path) != described['sha256']:
+      elif findings.attempt(file_sha256, path) not in (None, described['sha256']):
         findings.problems.append(f'{path} ({split}) is not the file that the stores were made of: '
                                  'restore it, or prepare it in another folder')
   if missing:

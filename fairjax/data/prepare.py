@@ -80,6 +80,8 @@ from fairjax.vocabulary import (
 
 SENSITIVE = '_sensitive'
 INPUTS = 'inputs.json'
+HOLDOUT = 'holdout/holdout.json'
+SURVEY = 'survey.json'  # of sentences only
 PROGRESS = 'progress'  # folder of what an interrupted run goes on with
 
 
@@ -277,7 +279,7 @@ def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
   if corpus.data.source in TFDS_SOURCES:
     corpus.tfds_dataset(log)
   inputs = check_inputs(directory, lambda saved: _describe_inputs(corpus, given, saved))
-  if corpus.data.holdout and not (directory / 'holdout' / 'holdout.json').is_file():
+  if corpus.data.holdout and not (directory / HOLDOUT).is_file():
     found = corpus.holdout()
     log(f'[data] held out after {found.train:,} training documents: the next {found.valid:,} as '
         f'valid, the last {found.test:,} as test')
@@ -320,9 +322,17 @@ def _check_vocabulary(directory: pathlib.Path, manifest: Mapping[str, Any]) -> N
     read_checked(directory, name, manifest['files'], again=_AGAIN)
 
 
+def refuse_sentences(directory: pathlib.Path) -> None:
+  """Raises `UserError` for a folder of `prepare_sentences`, finished or not."""
+  if (directory / SURVEY).is_file():
+    raise UserError(f'{directory} holds the text of a masked language model: fairjax models '
+                    'masked-lm, which made it, checks it at every start')
+
+
 def open_prepared(directory: str | os.PathLike) -> PreparedData:
   """Opens what `prepare_data` finished, from its folder alone, without the original files."""
   directory = pathlib.Path(directory)
+  refuse_sentences(directory)
   if not is_complete(directory):
     raise UserError(f'no finished data in {directory}: run fairjax step data (of this version) '
                     'first; it fills the folder data of its workdir')
@@ -481,7 +491,7 @@ def open_sentences(directory: pathlib.Path) -> PreparedSentences:
 
 def _make_sentence_stores(corpus: SentenceCorpus, directory: pathlib.Path,
                           make_encoder: MakeEncoder, log: Callable[[str], None]) -> None:
-  path, folder = directory / 'survey.json', directory / 'vocabulary'
+  path, folder = directory / SURVEY, directory / 'vocabulary'
   if not path.is_file():
     write_sealed_json(path, corpus.survey()._asdict())
   survey = Survey(**read_sealed_json(

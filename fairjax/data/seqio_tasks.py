@@ -197,7 +197,7 @@ def register_corpus_task(corpus: Corpus, vocabulary: Vocabulary) -> seqio.Task:
 class Elements:
   """Iterator over a dataset that ends its threads before Python ends.
 
-  What the reader of `task`'s documents raised is raised as it was.
+  What the source of `task` raised is raised as it was.
   """
 
   open = weakref.WeakSet()
@@ -335,6 +335,7 @@ class TokenStoreSource(seqio.DataSource):
     """Chooses rows and first step."""
     self.store, self.batch_size, self.segment_len = store, batch_size, segment_len
     self.start_step, self.start_ids = start_step, start_ids
+    self.error: Exception | None = None
     super().__init__(splits=(store.split,), caching_permitted=False)
 
   @property
@@ -361,8 +362,11 @@ class TokenStoreSource(seqio.DataSource):
     features = _ROWS if self.start_ids is None else _DOCUMENT_ROWS
 
     def read(step):
-      batch = rows.read(int(step))
-      spans = rows.spans(int(step))
+      try:
+        batch, spans = rows.read(int(step)), rows.spans(int(step))
+      except Exception as e:
+        self.error = e
+        raise
       lengths = np.array([len(s) for s in spans], np.int64)
       return (*(batch[name] for name in features), np.concatenate(spans), lengths,
               rows.rows.astype(np.int64), np.full(len(rows.rows), step, np.int64))
@@ -410,5 +414,5 @@ def seqio_batches(
     CounterfactualFeatureConverter(builder, documents=documents), shuffle=False,
     dataset_split=store.split, shard_info=seqio.ShardInfo(index, count),
     batch_size=batch_size // count, verbose=False)
-  for batch in Elements(dataset.prefetch(4)):
+  for batch in Elements(dataset.prefetch(4), task):
     yield {name: tensor.numpy() for name, tensor in batch.items()}

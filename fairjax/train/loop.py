@@ -5,6 +5,7 @@ signal. All randomness and the position in the data are functions of the step, s
 interrupted stage continues bit for bit.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -210,7 +211,7 @@ def _train(
     evaluate(start, state.params)
   first = min(start + _UNTRACED, end - 1)
   traced = range(first, min(first + stage.log_config.profile, end))
-  with progress:
+  with progress, contextlib.ExitStack() as tracing:
     for step in range(start, end):
       if traced and step == traced.start:
         options = jax.profiler.ProfileOptions()
@@ -218,6 +219,7 @@ def _train(
         # 3.13 when a thread that writes a checkpoint ends meanwhile.
         options.python_tracer_level = 0
         jax.profiler.start_trace(str(stage.directory / 'tensorboard'), profiler_options=options)
+        tracing.callback(jax.profiler.stop_trace)
       rate = np.float32(learning_rate(config, step))
       with watch.part('input'):
         batch = to_devices(next(batches), stage.mesh)
@@ -228,7 +230,7 @@ def _train(
         state, metrics = stage.step(state, batch, rate)
       if traced and step == traced[-1]:
         jax.block_until_ready(state)
-        jax.profiler.stop_trace()
+        tracing.close()
         log(f'[{stage.name}] trace of {len(traced)} steps: {stage.directory / "tensorboard"}')
       interval.add(step, metrics)
       watch.step = done = step + 1

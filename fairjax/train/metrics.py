@@ -128,7 +128,7 @@ class MetricWriter:
         self._tracker.write(step, {f'{kind}/{k}': float(v) for k, v in values.items()})
 
   def close(self) -> None:
-    """Flushes both."""
+    """Flushes all that is written to."""
     if self._file:
       self._file.close()
     if self._tensorboard:

@@ -114,7 +114,7 @@ class Watch:
     """Seconds after which a part hangs."""
     factor, least = self._config.hang_factor, self._config.hang_seconds
     usual = self._usual.get(name)
-    if name in ('compile', 'data') or (name == 'batch' and not usual):
+    if name in ('compile', 'data') or (name == 'batch' and usual is None):
       return float('inf')
     return max(least, factor * max(usual)) if usual else factor * least
 

@@ -1,7 +1,9 @@
 """Training batches with branches, and the same batches through seqio."""
 
 import collections
+import dataclasses
 import itertools
+import shutil
 import types
 
 import numpy as np
@@ -238,6 +240,19 @@ def test_evaluation_reads_the_store(prepared):
   store = prepared.store('train')
   seen = [b['targets'][b['weights'] > 0] for b in eval_batches(store, batch_size=1, segment_len=50)]
   np.testing.assert_array_equal(np.concatenate(seen), store.open_tokens()[:])
+
+
+@pytest.mark.tf
+def test_seqio_names_damaged_tokens_too(prepared, tmp_path):
+  store = dataclasses.replace(prepared.store('train'), path=tmp_path)
+  shutil.copytree(prepared.store('train').path, tmp_path, dirs_exist_ok=True)
+  content = bytearray((tmp_path / 'tokens.bin').read_bytes())
+  content[0] ^= 1
+  (tmp_path / 'tokens.bin').write_bytes(content)
+  damaged = types.SimpleNamespace(store=lambda split: store)
+  for reader in ('numpy', 'seqio'):
+    with pytest.raises(UserError, match=r'tokens\.bin is damaged between bytes 0 and'):
+      batches(damaged, 1, branches=None, reader=reader)
 
 
 def test_bad_arguments_are_refused(prepared):

@@ -1,6 +1,7 @@
 """`fairjax step check-data`: every damage is found, all of it at once, and nothing is changed."""
 
 import collections
+import dataclasses
 import gzip
 import json
 import shutil
@@ -10,6 +11,7 @@ from split_files import prepare
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
+from fairjax.data import data_check
 from fairjax.data.data_check import check_prepared, check_sources
 from fairjax.data.documents import read_documents
 from fairjax.errors import UserError
@@ -128,6 +130,28 @@ def test_all_damaged_stores_are_named_at_once(prepared):
   (prepared.directory / 'manifest.json').write_text('{')
   found = check_prepared(prepared.directory).problems
   assert len(found) == 3 and 'manifest.json is damaged' in found[0]
+
+
+def test_a_missing_holdout_is_a_problem_and_not_made(folder):
+  data = dataclasses.replace(data_of(folder), valid=(), test=(), holdout=(1, 1))
+  prepared = prepare(data, folder / 'run' / 'data')[0]
+  assert check_prepared(prepared.directory).problems == []
+  shutil.rmtree(prepared.directory / 'holdout')
+  (found,) = check_prepared(prepared.directory).problems
+  assert 'holdout.json is missing: run fairjax step data again' in found
+  assert not (prepared.directory / 'holdout').exists()
+  prepare(data, prepared.directory)
+  assert check_prepared(prepared.directory).problems == []
+
+
+def test_an_original_file_that_cannot_be_read_is_one_problem_of_several(
+    folder, prepared, monkeypatch):
+  def unreadable(path):
+    raise UserError(f'{path}: cannot be read')
+
+  monkeypatch.setattr(data_check, 'file_sha256', unreadable)
+  assert check_prepared(prepared.directory).problems == [
+    f'{folder}/{split}.txt: cannot be read' for split in ('test', 'train', 'valid')]
 
 
 def test_the_verb(folder, prepared, capsys, refused):

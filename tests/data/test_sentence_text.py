@@ -11,7 +11,7 @@ from fairjax.counterfactual.gendered_words import read_word_pairs
 from fairjax.data import prepare as prepare_module
 from fairjax.data import sentence_text, token_store
 from fairjax.data.documents import split_sentences
-from fairjax.data.prepare import open_sentences, prepare_sentences
+from fairjax.data.prepare import open_prepared, open_sentences, prepare_sentences
 from fairjax.data.sentence_text import Augmentation, SentenceCorpus
 from fairjax.errors import UserError
 from fairjax.pretrained.start import new_tokenizer
@@ -139,6 +139,17 @@ def test_a_second_start_reads_no_text_and_another_text_is_named(corpus, tmp_path
   with pytest.raises(UserError, match=r'train: .*train\.txt has changed'):
     prepare(corpus([*GENDERED, 'He came.'], sided='two'), folder, tokenizer)
   assert state(folder) == before
+
+
+def test_what_reads_other_data_names_what_this_is(corpus, tmp_path, tokenizer, refused):
+  prepare(corpus(GENDERED), tmp_path / 'data', tokenizer)
+  said = 'data holds the text of a masked language model: fairjax models masked-lm'
+  with pytest.raises(UserError, match=said):
+    open_prepared(tmp_path / 'data')
+  verb = ['step', 'check-data', f'--workdir={tmp_path}']
+  refused(verb, said)
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')  # of the finished model
+  refused(verb, said)
 
 
 def test_an_interrupted_preparation_goes_on_at_the_next_chunk(corpus, tmp_path, tokenizer,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fairjax.config import MeshConfig, TrainConfig
+from fairjax.config import LogConfig, MeshConfig, TrainConfig
 from fairjax.errors import Fault
 from fairjax.train.loop import Stage, _counters, run_unsaved
 from fairjax.train.optimizer import Adam
@@ -27,22 +27,36 @@ def test_counters_are_means_and_zeros_are_left_out():
                    ) == f'hits {(10 * 49.5 + 39.5) / 11:.1f}'
 
 
-def test_a_training_that_is_not_saved_writes_nothing_when_it_diverges(tmp_path, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  config = TrainConfig(steps=9, max_skipped=3)
+def diverging(log_every=100, **fields):
+  """A stage whose steps from 5 on are not finite."""
+  config = TrainConfig(steps=9, max_skipped=3, log_every=log_every)
   adam = Adam.of(config)
 
   def loss(params, memory, batch, key):
     mean = (params * batch['x']).mean()
     return mean, (memory, {'loss': (mean, jnp.ones(()))})
 
-  stage = Stage(
+  return Stage(
     name='probe', config=config, mesh=make_mesh(MeshConfig(), jax.devices()[:1]),
     init_state=lambda: TrainState.fresh(jnp.ones(2), adam),
     step=BoundStep(jax.jit(make_update(loss, adam)), 0),
     batches=lambda start: ({'x': np.full(2, np.nan if step > 4 else 1.0, np.float32)}
                            for step in itertools.count(start)),
-    batch_name='draw {}'.format, work_per_step=1)
+    batch_name='draw {}'.format, work_per_step=1, **fields)
+
+
+def test_a_training_that_is_not_saved_writes_nothing_when_it_diverges(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   with pytest.raises(Fault, match=r'4 times in a row, first at step 5, batch: draw 5\. A lower'):
-    run_unsaved(stage, log=lambda line: None)
+    run_unsaved(diverging(), log=lambda line: None)
   assert not list(tmp_path.iterdir())
+
+
+def test_an_error_in_traced_steps_ends_the_trace(monkeypatch, tmp_path):
+  called = []
+  monkeypatch.setattr(jax.profiler, 'start_trace', lambda *_, **__: called.append('start'))
+  monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: called.append('stop'))
+  stage = diverging(log_every=1, log_config=LogConfig(profile=10), directory=tmp_path)
+  with pytest.raises(Fault):
+    run_unsaved(stage, log=lambda line: None)
+  assert called == ['start', 'stop']

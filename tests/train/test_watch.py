@@ -84,7 +84,10 @@ def test_the_usual_time_is_the_longest_but_the_first(monkeypatch, tmp_path):
     assert watch.limit('wait') == limit
   assert watch.limit('input') == 3000.0
   assert watch.limit('compile') == watch.limit('data') == watch.limit('batch') == float('inf')
-  assert watch.seconds == {'wait': 1072.0}
+  with watch.part('batch'):
+    pass
+  assert watch.limit('batch') == 3000.0
+  assert watch.seconds == {'wait': 1072.0, 'batch': 0.0}
 
 
 def test_the_time_in_which_the_process_itself_was_stopped_does_not_count(monkeypatch, tmp_path):
