@@ -151,11 +151,15 @@ def require_file(path: str | os.PathLike, *, made_by: str) -> pathlib.Path:
   return found
 
 
+def write_file(path: str | os.PathLike, content: bytes | str) -> None:
+  """Writes bytes, or a text in UTF-8, atomically; half a character becomes its escape."""
+  with atomic_write(path) as file:
+    file.write(content.encode('utf-8', 'backslashreplace') if isinstance(content, str) else content)
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
   """Writes JSON atomically, keys sorted; NaN is refused (`ValueError`)."""
-  text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False)
-  with atomic_write(path) as file:
-    file.write(text.encode('utf-8') + b'\n')
+  write_file(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + '\n')
 
 
 def write_sealed_json(path: str | os.PathLike, value: Mapping[str, Any]) -> None:

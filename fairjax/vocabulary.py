@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import atomic_write, write_json
+from fairjax.files import write_file, write_json
 
 # Words as in WikiText (Merity et al. 2016), which follows the rules of the Moses tokenizer for
 # English: marks and quotes are words of their own, a hyphen between letters is `@-@`, the comma and
@@ -197,8 +197,7 @@ class Encoder(abc.ABC):
   def save(self, directory: str | os.PathLike) -> None:
     """Writes a folder for `load_vocabulary`; each file appears whole or not at all."""
     directory = pathlib.Path(directory)
-    with atomic_write(directory / self.filename) as file:
-      file.write(self._content)
+    write_file(directory / self.filename, self._content)
     special = {name: getattr(self, name) for name in ('pad_id', 'eos_id', 'unk_id')
                if isinstance(self, Vocabulary)}
     write_json(directory / MANIFEST, {

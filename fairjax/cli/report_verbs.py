@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-  from fairjax.files import atomic_write
+  from fairjax.files import write_file
   from fairjax.report import compare_reports, read_report
   from fairjax.report.differences import comparison_markdown, report_file
   if options.file and options.file.resolve() in (report_file(r).resolve() for r in options.reports):
@@ -96,8 +96,7 @@ def _compare(options: argparse.Namespace) -> None:
   text = (json.dumps(found, indent=2, allow_nan=False) if options.json
           else comparison_markdown(found))
   if options.file:
-    with atomic_write(options.file) as file:
-      file.write((text + '\n').encode('utf-8'))
+    write_file(options.file, text + '\n')
     text = options.file
   print(text)
 
@@ -171,11 +170,10 @@ def _check_given(options: argparse.Namespace) -> None:
 def _use_planted(options: argparse.Namespace, folder: pathlib.Path) -> None:
   """Names, terms, sentences and shares of the planted corpus, where no others are given."""
   from fairjax.data.planted_gender import TERMS, write_tables
-  from fairjax.files import atomic_write
+  from fairjax.files import write_file
   files = write_tables(folder)
   terms = folder / 'terms.txt'
-  with atomic_write(terms) as file:
-    file.write(''.join(f'{male}\t{female}\n' for female, male in TERMS).encode('utf-8'))
+  write_file(terms, ''.join(f'{male}\t{female}\n' for female, male in TERMS))
   options.names = options.names or [str(files['names.txt'])]
   options.terms = options.terms or str(terms)
   if not options.winogender:
@@ -240,7 +238,7 @@ def _paper(options: argparse.Namespace) -> None:
   runs = _read_runs(options.runs)
   if not runs and (options.table or options.figure != [2]):
     raise UserError('compare paper needs a RUN: a workdir with a report, or a report.json')
-  from fairjax.files import atomic_write
+  from fairjax.files import write_file
   from fairjax.report.paper import Choices, draw_figure, make_table
   choices = Choices(options.model, options.pairs, options.scorer, options.corpus, options.template,
                     options.perplexity)
@@ -252,8 +250,7 @@ def _paper(options: argparse.Namespace) -> None:
         print(text)
         continue
       path = options.output / f'table-{number}{_TEXTS[form]}'
-      with atomic_write(path) as file:
-        file.write((text + '\n').encode('utf-8', 'backslashreplace'))
+      write_file(path, text + '\n')
       print(path)
     if options.output is not None or 'csv' in options.format:
       for line in lines:
@@ -308,7 +305,7 @@ def _gate_options(parser: argparse.ArgumentParser) -> None:
 
 def _gate(options: argparse.Namespace) -> int:
   from fairjax.counterfactual import load_attribute
-  from fairjax.files import atomic_write
+  from fairjax.files import write_file
   from fairjax.generate import check_complete
   from fairjax.measure import gate
   from fairjax.measure.scorers.cache import score_generations
@@ -335,8 +332,7 @@ def _gate(options: argparse.Namespace) -> int:
     except UserError as e:
       raise UserError(f'{files[0]} and {files[1]}, {", ".join(key)}: {e}') from None
   if options.junit:
-    with atomic_write(options.junit) as file:
-      file.write(gate.junit_xml(results))
+    write_file(options.junit, gate.junit_xml(results))
   print_result(options, gate.to_dict(results), lambda _: '\n'.join(
     f'{attribute}, {scorer}: {found.sentence()}' for (attribute, scorer), found in results.items()))
   found = {r.verdict for r in results.values()}

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairjax.data.planted import NEGATIVE, POSITIVE, capitalise, load_grammar, with_article
-from fairjax.files import atomic_write, write_json
+from fairjax.files import write_file, write_json
 
 GRAMMAR = load_grammar('planted_gender')
 PROFESSIONS, PARTICIPANTS = tuple(GRAMMAR['professions']), tuple(GRAMMAR['participants'])
@@ -143,8 +143,7 @@ def write_tables(folder: str | os.PathLike) -> dict[str, pathlib.Path]:
 
 
 def _write(path: str | os.PathLike, text: str) -> pathlib.Path:
-  with atomic_write(path) as file:
-    file.write(text.encode('utf-8'))
+  write_file(path, text)
   return pathlib.Path(path)
 
 

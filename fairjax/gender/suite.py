@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairjax.errors import UserError
-from fairjax.files import FolderLock, atomic_write, file_sha256, write_json
+from fairjax.files import FolderLock, file_sha256, write_file, write_json
 from fairjax.gender.bios import measure_bios
 from fairjax.gender.disco import measure_disco, read_templates
 from fairjax.gender.persons import COLUMN, Persons, read_professions
@@ -170,8 +170,7 @@ def measure_correlations(
     result = {'found': found, 'models': dict(zip(names, models, strict=True)),
               'settings': _json(settings)}
     write_json(output / 'correlations.json', result)
-    with atomic_write(output / 'correlations.md') as file:
-      file.write(table(found).encode('utf-8'))
+    write_file(output / 'correlations.md', table(found))
   return result
 
 

@@ -23,7 +23,7 @@ from fairjax.config_io import config_differences, to_dict
 from fairjax.counterfactual.attributes import Attribute, Prefix
 from fairjax.counterfactual.lint import same_inputs
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, check_place, file_sha256, json_sha256, write_sealed_json
+from fairjax.files import check_place, file_sha256, json_sha256, write_file, write_sealed_json
 from fairjax.generate.records import (
   RecordWriter,
   check_complete,
@@ -57,8 +57,7 @@ def write_prompts(attribute: Attribute, path: str | os.PathLike, *, rewordings: 
   lines = [{'attribute': attribute.name, 'value': value.text, 'subgroup': value.subgroup,
             'template': prefix.template, 'prefix': prefix.text} | _arm(prefix.rewording)
            for prefix in prefixes for value in [attribute.values[prefix.value]]]
-  with atomic_write(path) as file:
-    file.write(encode_records(lines, compressed=path.suffix == '.gz'))
+  write_file(path, encode_records(lines, compressed=path.suffix == '.gz'))
   return len(lines)
 
 

@@ -14,13 +14,7 @@ import numpy as np
 from fairjax import processes
 from fairjax.config_io import config_differences
 from fairjax.errors import UserError
-from fairjax.files import (
-  atomic_write,
-  check_place,
-  json_sha256,
-  read_sealed_json,
-  write_sealed_json,
-)
+from fairjax.files import check_place, json_sha256, read_sealed_json, write_file, write_sealed_json
 from fairjax.pretrained.checkpoint import (
   Architecture,
   Pretrained,
@@ -256,16 +250,14 @@ def check_free(directory: pathlib.Path, *, option: str) -> None:
 def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a safetensors file, atomically."""
   from safetensors.numpy import save
-  with atomic_write(path) as file:
-    file.write(save(dict(tensors), metadata={'format': 'pt'}))
+  write_file(path, save(dict(tensors), metadata={'format': 'pt'}))
 
 
 def write_model(directory: pathlib.Path, start: Start, params: Any, head: str) -> None:
   """Writes tokenizer, weights, then `config.json`, in the published form, each atomically."""
   for name, content in start.files.items():
-    with atomic_write(directory / name) as file:
-      file.write(content)
+    write_file(directory / name, content)
   tensors = to_tensors(jax.device_get(params), start.arch, head)
   write_tensors(directory / 'model.safetensors', tensors)
-  with atomic_write(directory / 'config.json') as file:  # the last one makes the folder a model's
-    file.write(json.dumps(start.config, indent=2).encode('utf-8') + b'\n')
+  # The last one makes the folder a model's.
+  write_file(directory / 'config.json', json.dumps(start.config, indent=2) + '\n')

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairjax.files import atomic_write, write_json
+from fairjax.files import write_file, write_json
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.differences import FAIRNESS
@@ -125,6 +125,5 @@ def write_mitigations(folder: str | os.PathLike, found: Mapping[str, Any]) -> pa
   folder = pathlib.Path(folder)
   write_json(folder / 'mitigations.json', found)
   path = folder / 'mitigations.md'
-  with atomic_write(path) as file:
-    file.write(mitigations_markdown(found).encode('utf-8'))
+  write_file(path, mitigations_markdown(found))
   return path

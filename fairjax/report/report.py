@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, installed_versions, write_json
+from fairjax.files import installed_versions, write_file, write_json
 from fairjax.measure.estimates import verdict
 from fairjax.report import comparison, figures, sections
 from fairjax.report.comparison import KnownBias, ModelRow, scorer_names
@@ -128,8 +128,7 @@ def write_report(
   for file_path, text in ((directory / 'index.html', make_page(document, rows, distributions)),
                           (path, document.markdown()),
                           (directory / 'summary.md', summary.markdown())):
-    with atomic_write(file_path) as file:
-      file.write(text.encode('utf-8', 'backslashreplace'))  # of half a character
+    write_file(file_path, text)
   return path
 
 

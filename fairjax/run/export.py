@@ -25,13 +25,7 @@ from fairjax import processes
 from fairjax.config import BASELINE, Config, ModelConfig
 from fairjax.config_io import from_dict, read_config_json, read_saved, to_dict
 from fairjax.errors import Damaged, UserError
-from fairjax.files import (
-  atomic_folder,
-  atomic_write,
-  installed_versions,
-  refuse_existing,
-  write_json,
-)
+from fairjax.files import atomic_folder, installed_versions, refuse_existing, write_file, write_json
 from fairjax.inputs import read_text, read_text_lines, refuse_pointer
 from fairjax.model import Params, language_model
 from fairjax.model.reference import params_from_reference, params_to_reference, reference_notes
@@ -139,12 +133,10 @@ def export_reference(job: Job, *, model: str, output: str, prefix: bool = False)
   params = jax.tree.map(to_host, job.params(job.find_model(model, trained=True)))
   tensors, arguments = params_to_reference(params, job.model_config, prefix=prefix)
   if processes.is_first():
-    with atomic_write(path) as file:
-      file.write(save(tensors))
+    write_file(path, save(tensors))
     write_json(path.with_suffix('.json'), arguments)
     if isinstance(job.vocabulary, WordVocabulary):
-      with atomic_write(path.with_suffix('.words.txt')) as file:
-        file.write('\n'.join([*job.vocabulary.words, '']).encode('utf-8'))
+      write_file(path.with_suffix('.words.txt'), '\n'.join([*job.vocabulary.words, '']))
     job.log(f'[export] {model}: {len(tensors)} tensors in {path}, arguments in '
             f'{path.with_suffix(".json")}')
   processes.share()

@@ -27,13 +27,7 @@ from fairjax.config_io import step1_run, to_dict
 from fairjax.counterfactual import Attribute, Replacements
 from fairjax.counterfactual.attributes import Prefix
 from fairjax.errors import UserError
-from fairjax.files import (
-  FolderLock,
-  atomic_write,
-  read_sealed_json,
-  require_file,
-  write_sealed_json,
-)
+from fairjax.files import FolderLock, read_sealed_json, require_file, write_file, write_sealed_json
 from fairjax.measure.content import content_options
 from fairjax.measure.estimates import format_estimate
 from fairjax.progress import print_line
@@ -190,8 +184,7 @@ def _lexicon(config: Config, workdir: pathlib.Path) -> tuple[str, ...] | None:
     paths.append(workdir / 'data' / f'lexicon_{name}.txt')
     content = '; opinion words of the planted corpus\n' + '\n'.join(words) + '\n'
     if not paths[-1].exists() or paths[-1].read_bytes() != content.encode():  # or it is damaged
-      with atomic_write(paths[-1]) as file:
-        file.write(content.encode())
+      write_file(paths[-1], content)
   return tuple(map(str, paths))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fairjax.config import Config
 from fairjax.config_io import load_config
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, write_json
+from fairjax.files import write_file, write_json
 from fairjax.tpu.chips import CHIPS, Slice, find_slice, slices_of
 from fairjax.tpu.cost import Analysis, analyse, splits
 from fairjax.tpu.programs import sized
@@ -226,8 +226,7 @@ def _write(
   path: pathlib.Path, cells: list[Cell], results: dict[str, Any], command: str
 ) -> None:
   write_json(path.with_suffix('.json'), results)
-  with atomic_write(path) as file:
-    file.write(render(cells, results, command=command, date=time.strftime('%Y-%m-%d')).encode())
+  write_file(path, render(cells, results, command=command, date=time.strftime('%Y-%m-%d')))
 
 
 def render(cells: list[Cell], results: Mapping[str, Any], *, command: str, date: str) -> str:

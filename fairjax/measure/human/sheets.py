@@ -29,7 +29,7 @@ import numpy as np
 import fairjax
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, json_sha256, make_folder, write_json
+from fairjax.files import json_sha256, make_folder, write_file, write_json
 from fairjax.inputs import input_sha256, read_text
 from fairjax.measure.columns import scored_text
 from fairjax.measure.relevance import mention_pattern
@@ -366,8 +366,7 @@ def export_sheets(
   # The key comes first: sheets without one would be worthless.
   write_json(key_path, content)
   for name, data in sheets.items():
-    with atomic_write(folder / name) as file:
-      file.write(data)
+    write_file(folder / name, data)
   return content
 
 

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 
 from fairjax.errors import UserError
-from fairjax.files import atomic_write, check_place
+from fairjax.files import check_place, write_file
 from fairjax.inputs import open_input, read_text_lines
 
 # One commit, not a branch: the file at this address cannot change.
@@ -49,8 +49,7 @@ def fetch_lexicon(
   for name, content in lists.items():
     _check(content, name, f'{url}: {name}')
   for path in paths:
-    with atomic_write(path) as file:
-      file.write(lists[path.name])
+    write_file(path, lists[path.name])
   return paths
 
 
