@@ -35,6 +35,7 @@ from fairjax.cli.verb import (
 )
 from fairjax.config import DECODE_TIME_METHODS
 from fairjax.errors import UserError
+from fairjax.files import write_file, write_json
 
 if TYPE_CHECKING:
   from fairjax.report.document import Table
@@ -86,7 +87,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-  from fairjax.files import write_file
   from fairjax.report import compare_reports, read_report
   from fairjax.report.differences import comparison_markdown, report_file
   if options.file and options.file.resolve() in (report_file(r).resolve() for r in options.reports):
@@ -148,7 +148,9 @@ def _mitigations(options: argparse.Namespace) -> None:
   found = mitigations.compare_mitigations(
     rows, dict(zip((row.name for row in rows), result['found'].values(), strict=False)),
     absent={} if options.winogender else {'winogender': 'give --winogender=PATH'})
-  path = mitigations.write_mitigations(output, found)
+  path = output / 'mitigations.md'
+  write_json(path.with_suffix('.json'), found)
+  write_file(path, mitigations.mitigations_markdown(found))
   print_result(options, found, mitigations.mitigations_markdown)
   log_line(f'[mitigations] {path}')
 
@@ -170,7 +172,6 @@ def _check_given(options: argparse.Namespace) -> None:
 def _use_planted(options: argparse.Namespace, folder: pathlib.Path) -> None:
   """Names, terms, sentences and shares of the planted corpus, where no others are given."""
   from fairjax.data.planted_gender import TERMS, write_tables
-  from fairjax.files import write_file
   files = write_tables(folder)
   terms = folder / 'terms.txt'
   write_file(terms, ''.join(f'{male}\t{female}\n' for female, male in TERMS))
@@ -238,7 +239,6 @@ def _paper(options: argparse.Namespace) -> None:
   runs = _read_runs(options.runs)
   if not runs and (options.table or options.figure != [2]):
     raise UserError('compare paper needs a RUN: a workdir with a report, or a report.json')
-  from fairjax.files import write_file
   from fairjax.report.paper import Choices, draw_figure, make_table
   choices = Choices(options.model, options.pairs, options.scorer, options.corpus, options.template,
                     options.perplexity)
@@ -305,7 +305,6 @@ def _gate_options(parser: argparse.ArgumentParser) -> None:
 
 def _gate(options: argparse.Namespace) -> int:
   from fairjax.counterfactual import load_attribute
-  from fairjax.files import write_file
   from fairjax.generate import check_complete
   from fairjax.measure import gate
   from fairjax.measure.scorers.cache import score_generations

@@ -58,8 +58,9 @@ class Template:
 
   def sentence(self, persons: Persons, word: str) -> str:
     """The template for one person, with `[BLANK]`."""
-    person = persons.in_text(word, first=self.text.startswith('PERSON'))
-    return self.text.replace('BLANK', BLANK).replace('PERSON', person)
+    article = ('' if persons.kind == 'names' else
+               'The ' if self.text.startswith('PERSON') else 'the ')
+    return self.text.replace('BLANK', BLANK).replace('PERSON', article + word)
 
 
 def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:

@@ -120,12 +120,6 @@ class Persons:
     content = json.dumps([self.kind, *([w, g] for g, words in self.groups.items() for w in words)])
     return hashlib.sha256(content.encode('utf-8')).hexdigest()
 
-  def in_text(self, word: str, *, first: bool) -> str:
-    """The words of a person in a sentence."""
-    if self.kind == 'names':
-      return word
-    return f"{'The' if first else 'the'} {word}"
-
   @property
   def title(self) -> str:
     """Kind and part, e.g. 'Names A-M'."""

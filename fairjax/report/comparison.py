@@ -31,11 +31,6 @@ class ModelRow:
     """Its name in a sentence; published models are compared with their control."""
     return 'the baseline' if self.name == 'baseline' else self.name
 
-  @property
-  def is_candidate(self) -> bool:
-    """Whether it is a debiased model that may be chosen: it has a weight and is no control."""
-    return self.weight is not None and self.method != 'random_projection'
-
   def scorer(self, scorer: str) -> Mapping[str, Any] | None:
     """Measures under one scorer, None when there are none."""
     return self.measures['scorers'].get(scorer)

@@ -4,12 +4,9 @@ One row a model; beside every number the noise that a reader must know: n, an in
 number would be if nothing were there (its floor, or its control).
 """
 
-import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairjax.files import write_file, write_json
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
 from fairjax.report.differences import FAIRNESS
@@ -66,7 +63,7 @@ def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
   found: dict[str, Any] = {}
   for name in ('disco_names', 'disco_terms'):
     disco = metrics.get(name)
-    found[name] = None if disco is None or disco['score'] is None else {
+    found[name] = None if disco is None else {
       'value': disco['score'], 'n': sum(disco['n'].values()),
       'control': disco['control']['mean'], 'control_max': disco['control']['max']}
   winogender = metrics.get('winogender')
@@ -75,14 +72,6 @@ def _correlated(metrics: Mapping[str, Any]) -> dict[str, Any]:
       **{k: winogender[key][k] for k in ('value', 'low', 'high', 'n')},
       'accuracy': winogender['accuracy']['value']}
   return found
-
-
-def mitigations_table(found: Mapping[str, Any]) -> Table:
-  """The models of `compare_mitigations` as rows."""
-  columns = [c for c in _COLUMNS if any(m[c] is not None for m in found['models'])]
-  header = [_COLUMNS[c] + (' (floor)' if c.endswith('fairness') else '') for c in columns]
-  return Table(['model', *header], [
-    [model['name'], *(_cell(c, model[c]) for c in columns)] for model in found['models']])
 
 
 def _cell(column: str, value: Mapping[str, Any] | None) -> str:
@@ -104,7 +93,10 @@ def _cell(column: str, value: Mapping[str, Any] | None) -> str:
 
 def mitigations_markdown(found: Mapping[str, Any]) -> str:
   """The table with n and what its numbers mean."""
-  lines = [mitigations_table(found).markdown(), '']
+  columns = [c for c in _COLUMNS if any(m[c] is not None for m in found['models'])]
+  header = [_COLUMNS[c] + (' (floor)' if c.endswith('fairness') else '') for c in columns]
+  lines = [Table(['model', *header], [
+    [m['name'], *(_cell(c, m[c]) for c in columns)] for m in found['models']]).markdown(), '']
   for column, label in _COLUMNS.items():
     values = [m[column] for m in found['models'] if m[column] is not None]
     numbers = sorted({v['n'] for v in values})
@@ -118,12 +110,3 @@ def mitigations_markdown(found: Mapping[str, Any]) -> str:
   lines.append(f"- Scorer of I.F. and G.F.: {found['scorer']}. One training seed: differences "
                'between models that other seeds would give are not in these intervals.')
   return '\n'.join(lines) + '\n'
-
-
-def write_mitigations(folder: str | os.PathLike, found: Mapping[str, Any]) -> pathlib.Path:
-  """Writes `mitigations.json` and `mitigations.md`; returns the path of the latter."""
-  folder = pathlib.Path(folder)
-  write_json(folder / 'mitigations.json', found)
-  path = folder / 'mitigations.md'
-  write_file(path, mitigations_markdown(found))
-  return path

@@ -53,18 +53,10 @@ class Distributions:
   errors: dict[str, np.ndarray]
 
 
-def stored_distributions(
-  generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
-) -> Distributions:
-  """Collects the distributions of records from their measures and the score files; no scorer."""
-  scores = stored_scores(generations, measures, scores_directory)
-  return collect_distributions(generations, scores, coupled=measures['coupled'])
-
-
 def stored_scores(
   generations: Generations, measures: Mapping[str, Any], scores_directory: str | os.PathLike
 ) -> dict[str, np.ndarray]:
-  """Scorer -> `[R]` scores that were kept; see `stored_distributions`."""
+  """Scorer -> `[R]` scores in the score files of what was measured; asks no scorer."""
   scores = {}
   for name, found in measures['scorers'].items():
     kind, _, key = name.partition(':')

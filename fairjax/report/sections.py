@@ -736,7 +736,7 @@ def select_model(
   baseline = baseline_of(rows)
   if baseline is None:
     raise UserError('model selection needs a baseline')
-  models = [r for r in rows if r.is_candidate]
+  models = [r for r in rows if r.weight is not None and r.method != 'random_projection']
   if not models:
     raise UserError('model selection needs models with a fairness weight')
   known = scorer_names([baseline])

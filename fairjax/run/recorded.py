@@ -20,6 +20,8 @@ from fairjax.run.next_token import (
 )
 
 if TYPE_CHECKING:
+  import numpy as np
+
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.content import ContentOptions
   from fairjax.report.page import Distributions
@@ -152,7 +154,7 @@ def report_records(
   from fairjax.measure.gate import check_prompts, prompts_of
   from fairjax.measure.measures import measure_generations
   from fairjax.report import ModelRow, write_report
-  from fairjax.report.page import stored_distributions
+  from fairjax.report.page import collect_distributions
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
   prompts: set[tuple[Any, str, str]] = set()
@@ -171,12 +173,13 @@ def report_records(
     found = prompts_of(generations)
     check_prompts(found, prompts or found, attribute=attribute.name, files=(file, files[0]))
     prompts = found
-    scores = scores_folder(directory, name)
+    scores: dict[str, np.ndarray] = {}
     own = dataclasses.replace(content, next_token=read_next_token(file, attribute))
     measures = measure_generations(
-      generations, scorers, permutations=permutations, coupled=coupled, scores_directory=scores,
-      content=own, log=log)
-    distributions[name] = stored_distributions(generations, measures, scores)
+      generations, scorers, permutations=permutations, coupled=coupled, scores=scores,
+      scores_directory=scores_folder(directory, name), content=own, log=log)
+    distributions[name] = collect_distributions(
+      generations, scores, coupled=measures['coupled'])
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
     log(f'{name}: {len(generations):,} records measured')
   if baseline is not None and baseline not in distributions:

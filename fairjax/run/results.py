@@ -152,7 +152,8 @@ class Run:
     """Parameters of a trained model on the devices; `Damaged` if they are not those saved."""
     from fairjax.model.decoder import merge_adapters, with_adapters
     from fairjax.train import load_params, params_template
-    if not self.config.pretrained.lora or model.is_baseline:
+    if (not self.config.pretrained.lora or model.name == BASELINE
+        or model.method in DECODE_TIME_METHODS):
       return load_params(model.directory, params_template(self.language_model, self.mesh))
     base = self.params(self.find_model(BASELINE))
     return merge_adapters(with_adapters(base, self.adapters(model)))
@@ -307,10 +308,15 @@ class Run:
   def distributions(self, rows: list[ModelRow]) -> dict[str, 'Distributions']:
     """By model, the records and scores that `rows` are computed from."""
     from fairjax.measure import read_generations
-    from fairjax.report.page import stored_distributions
-    return {row.name: stored_distributions(
-      read_generations(self.records(m), self.attribute, empty='keep'), row.measures,
-      self.scores_folder(m, heldout=False)) for m, row in zip(self.models, rows, strict=True)}
+    from fairjax.report.page import collect_distributions, stored_scores
+    found = {}
+    for model, row in zip(self.models, rows, strict=True):
+      generations = read_generations(self.records(model), self.attribute, empty='keep')
+      found[row.name] = collect_distributions(
+        generations, stored_scores(generations, row.measures,
+                                   self.scores_folder(model, heldout=False)),
+        coupled=row.measures['coupled'])
+    return found
 
   def curves(self) -> tuple[Curves, list[str]]:
     """Training curves by stage and model, and a note for every file that is damaged."""

@@ -19,8 +19,6 @@ import numpy as np
 
 from fairjax import processes
 from fairjax.config import (
-  BASELINE,
-  DECODE_TIME_METHODS,
   FILE_SOURCES,
   MACHINE_FIELDS,
   STAGES,
@@ -310,11 +308,6 @@ class Model:
   # cda | average | steer
   method: str
   weight: float | None = None  # lambda, or the strength of a method at decoding time
-
-  @property
-  def is_baseline(self) -> bool:
-    """Whether its parameters are those of step 1."""
-    return self.name == BASELINE or self.method in DECODE_TIME_METHODS
 
 
 def run_models(config: Config, workdir: pathlib.Path) -> list[Model]:

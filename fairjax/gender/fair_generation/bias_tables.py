@@ -180,7 +180,7 @@ def utility(
   A completer that writes one text for every prompt is fair by every d: `constant` marks it. Without
   an attribute there is no S.S.c.
   """
-  texts = [t.strip() for t in completions.continuations]
+  texts = [r['continuation'].strip() for r in completions.records]
   distinct = len(set(texts))
   shared, absent = None, None
   if attribute is None:

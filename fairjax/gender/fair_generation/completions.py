@@ -207,11 +207,6 @@ class Completions:
   empty_texts: EmptyTexts | None = None  # completions without a text, by value
 
   @property
-  def continuations(self) -> list[str]:
-    """`[R]` texts."""
-    return [r['continuation'] for r in self.records]
-
-  @property
   def groups(self) -> list[str]:
     """Names of the groups: female, male, then others in the order of the prompts."""
     names = dict.fromkeys(p.group for p in self.prompts)
