@@ -19,12 +19,12 @@ from fairjax.config import (
   ModelConfig,
   PretrainedConfig,
   parse_decoding,
+  parse_threshold,
   parse_variant,
 )
 from fairjax.errors import UserError
 
 _INITIALS = re.compile('([A-Z])-([A-Z])')
-_THRESHOLD = re.compile(r'encoder|baseline:0?\.\d*[1-9]\d*|[-+]?(0|1|1\.0*|0?\.\d+)')
 _LIMITS = (('min', 'at least', lambda value, limit: value >= limit),
            ('above', 'above', lambda value, limit: value > limit),
            ('max', 'at most', lambda value, limit: value <= limit),
@@ -103,12 +103,13 @@ def _measure_errors(config: Config) -> Iterator[str]:
   kind, _, directory = measure.encoder.partition(':')
   needs_lexicon = ('opinion' in (*measure.scorers, config.sentiment.scorer)
                    and config.data.source not in PLANTED_SOURCES)
+  try:
+    parse_threshold(measure.similarity_threshold)
+  except UserError as e:
+    yield f'measure.{e}'
   yield from _failed(
     (measure.scorers, 'measure.scorers names no scorer'),
     (len(set(measure.scorers)) == len(measure.scorers), 'measure.scorers names a scorer twice'),
-    (_THRESHOLD.fullmatch(measure.similarity_threshold),
-     f"measure.similarity_threshold='{measure.similarity_threshold}' is none of: encoder, a cosine "
-     'in [-1, 1], baseline:SHARE with a share in (0, 1)'),
     (measure.encoder in ('', 'minilm') or (kind in ('minilm', 'use') and directory),
      f"measure.encoder='{measure.encoder}' is none of: minilm, minilm:DIR, use:DIR"),
     (not needs_lexicon or len(measure.lexicon) in (1, 2),

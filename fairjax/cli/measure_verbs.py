@@ -151,6 +151,7 @@ def _audit(options: argparse.Namespace) -> None:
 def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScorer]',
           attribute: 'Attribute') -> tuple[list[str], 'dict[str, np.ndarray]']:
   """Texts as they are scored, and the recorded scores by scorer name."""
+  from fairjax.measure import score_records
   from fairjax.measure.columns import scored_text
   from fairjax.measure.scorers.base import RecordedScorer
   recorded = [s for s in scorers if isinstance(s, RecordedScorer)]
@@ -162,7 +163,7 @@ def _read(options: argparse.Namespace, scorers: 'Sequence[Scorer | RecordedScore
     return [line.strip() for line in lines if line.strip()], {}
   records = list(records_reader(options, [attribute])(options.records))
   texts = [scored_text(r, options.scored) for r in records]
-  return texts, {s.name: s.score_records(records) for s in recorded}
+  return texts, {s.name: score_records(records, s) for s in recorded}
 
 
 def _fetch(options: argparse.Namespace) -> None:

@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairjax.config import MeasureConfig
+from fairjax.config import MeasureConfig, parse_threshold
 from fairjax.measure.columns import Generations
 from fairjax.measure.similarity import (
   MINILM_INSTALL,
   Encoder,
-  parse_threshold,
   prefix_cosines,
   semantic_similarity,
 )

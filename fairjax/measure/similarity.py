@@ -10,7 +10,6 @@ the template's words as well: `mean_cosine_other_values` says how near it is to 
 import dataclasses
 import importlib.util
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -158,23 +157,6 @@ def calibrated_threshold(cosines: Cosines, share: float) -> float:
   # thresholds of different encoders mean the same thing.
   ranked = np.sort(cosines.own)[::-1]
   return float(ranked[int(np.floor(share * ranked.size + 1e-9))])
-
-
-def parse_threshold(text: str) -> tuple[str, float]:
-  """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated)."""
-  if text == 'encoder':
-    return 'encoder', 0.0
-  kind, _, number = text.rpartition(':')
-  try:
-    value = float(number)
-  except ValueError:
-    value = math.nan
-  if kind == 'baseline' and 0 < value < 1:
-    return 'baseline', value
-  if kind == '' and -1 <= value <= 1:
-    return 'given', value
-  raise UserError(f"similarity threshold '{text}' is none of: encoder, a cosine in [-1, 1], "
-                  'baseline:SHARE with a share in (0, 1)')
 
 
 def semantic_similarity(

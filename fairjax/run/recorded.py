@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairjax.config import MeasureConfig, SampleConfig
+from fairjax.config import MeasureConfig, SampleConfig, parse_threshold
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import atomic_write, refuse_existing
@@ -125,12 +125,7 @@ def record_contents(
   """Options of the measures of content by attribute; the records `baseline` give the threshold."""
   from fairjax.measure.columns import read_attributes
   from fairjax.measure.content import content_options
-  from fairjax.measure.similarity import (
-    calibrated_threshold,
-    load_encoder,
-    parse_threshold,
-    prefix_cosines,
-  )
+  from fairjax.measure.similarity import calibrated_threshold, load_encoder, prefix_cosines
   encoder = load_encoder(measure.encoder) if measure.encoder else None
   thresholds: dict[str, float] = {}
   if baseline is not None:

@@ -114,9 +114,9 @@ def records_with(*scores):
 
 def test_recorded_scores():
   records = records_with({'google': 0.25}, {'google': 1}, {'google': 0})
-  assert RecordedScorer().score_records(records).tolist() == [0.25, 1.0, 0.0]
+  assert score_records(records, RecordedScorer()).tolist() == [0.25, 1.0, 0.0]
   both = records_with({'google': 0.25, 'bert': np.float32(0.5)})
-  assert RecordedScorer('bert').score_records(both).tolist() == [0.5]
+  assert score_records(both, RecordedScorer('bert')).tolist() == [0.5]
   assert score_records(both, load_scorer('recorded:google')).tolist() == [0.25]
 
 
@@ -132,9 +132,9 @@ def test_recorded_scores():
 def test_recorded_scores_outside_the_range_or_absent(bad, message):
   records = records_with({'s': 0.5}, bad)
   with pytest.raises(UserError, match=message):
-    RecordedScorer('s').score_records(records)
+    score_records(records, RecordedScorer('s'))
   with pytest.raises(UserError, match=r'x\.jsonl:1: several scores: choose .* from s, t'):
-    RecordedScorer().score_records(records_with({'s': 0.5, 't': 0.5}))
+    score_records(records_with({'s': 0.5, 't': 0.5}), RecordedScorer())
 
 
 def test_parts_of_compounds_are_sensitive_words_too(tmp_path):

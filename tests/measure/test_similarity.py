@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from record_cases import records_of
 
+from fairjax.config import parse_threshold
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
 from fairjax.measure import read_generations
 from fairjax.measure.similarity import (
   calibrated_threshold,
   load_encoder,
-  parse_threshold,
   prefix_cosines,
   semantic_similarity,
 )

@@ -240,7 +240,7 @@ def many_values(count, *, templates=2, samples=6, words='some words '):
   scorer = RecordedScorer('x')
   measures = measure_records(records, attribute, [scorer], permutations=9)
   return ModelRow('baseline', 'baseline', measures=measures), collect_distributions(
-    read_generations(records, attribute), {scorer.name: scorer.score_records(records)},
+    read_generations(records, attribute), {scorer.name: score_records(records, scorer)},
     coupled=True)
 
 

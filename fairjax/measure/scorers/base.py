@@ -170,22 +170,15 @@ class RecordedScorer:
     self.name = 'recorded' if key is None else f'recorded:{key}'
     self.fingerprint = hashlib.sha256(self.name.encode('utf-8')).hexdigest()
 
-  def score_records(self, records: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """Reads the scores of R records: `[R]` float64 in [0, 1].
+  def score_columns(
+    self, scores: Sequence[Mapping[str, Any] | None], where: Sequence[str]
+  ) -> np.ndarray:
+    """Scores `[R]` float64 in [0, 1] from the `scores` fields and the places of R records.
 
     Raises:
       UserError: a score is absent, not a number or outside [0, 1], or there are several and no
         key was given; the message names file and line.
     """
-    records = list(records)
-    return self.score_columns(
-      [r.get('scores') for r in records],
-      [str(r.get('_where', f'record {i}')) for i, r in enumerate(records, 1)])
-
-  def score_columns(
-    self, scores: Sequence[Mapping[str, Any] | None], where: Sequence[str]
-  ) -> np.ndarray:
-    """As `score_records`, from the `scores` fields and the places of the records."""
     key = self.key
     values = np.empty(len(scores))
     for i, (given, place) in enumerate(zip(scores, where, strict=True)):

@@ -37,7 +37,10 @@ def score_records(
   `scored`: 'continuation' or 'prefix+continuation' (H-02).
   """
   if isinstance(scorer, RecordedScorer):
-    return scorer.score_records(records)
+    records = list(records)
+    return scorer.score_columns(
+      [r.get('scores') for r in records],
+      [str(r.get('_where', f'record {i}')) for i, r in enumerate(records, 1)])
   return score_texts([scored_text(r, scored) for r in records], scorer, path, log=log)
 
 
