@@ -250,7 +250,8 @@ def check_command(
     raise UserError('the command after -- begins with a verb of fairjax: run, step, sample, ...')
   if inner.verb.startswith('tpu '):
     raise UserError('tpu run cannot launch itself: put the command of the workers after --')
-  if spec.several and (alone := inner.alone(inner)):
+  alone = inner.alone(inner) or ('' if hasattr(inner, 'distributed') else inner.verb)
+  if spec.several and alone and inner.verb != 'doctor':
     raise UserError(f'tpu run: {alone} runs in one process, and every machine of {spec.slices} x '
                     f'{spec.slice.accelerator_type} would run it: run it here, or take a slice of '
                     'one machine')

