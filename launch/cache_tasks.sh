@@ -13,8 +13,8 @@
 # a container image), and need FAIRJAX_CACHE_DATA in their environment (a container image again):
 # the readers open local files. A single machine needs no Beam: fairjax step data --seqio-cache=CACHE.
 #
-# The environment is $FAIRJAX_BEAM_VENV (default: .venv-beam beside this folder); it is made at the
-# first call. It cannot be the one that trains: Beam needs protobuf below 7, SentencePiece above
+# The environment is $FAIRJAX_BEAM_VENV (default: .venv-beam in the current folder); it is made at
+# the first call. It cannot be the one that trains: Beam needs protobuf below 7, SentencePiece above
 # 0.2.2 needs 7.
 set -euo pipefail
 
@@ -26,7 +26,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 data=$(cd "$1" && pwd)
 cache=$2
 shift 2
-venv=${FAIRJAX_BEAM_VENV:-$root/.venv-beam}
+venv=${FAIRJAX_BEAM_VENV:-$PWD/.venv-beam}
 
 if [[ ! -e $venv/fairjax-ready ]]; then
   "${PYTHON:-python3}" -m venv "$venv"
@@ -34,6 +34,12 @@ if [[ ! -e $venv/fairjax-ready ]]; then
     'sentencepiece<=0.2.2' 'protobuf==6.33.*' 'importlib_resources>=6' 'PyYAML>=6.0.2,<7' \
     'ml-collections>=1.1,<2' 'msgspec>=0.19,<1' 'backports.zstd>=1,<2'
   touch "$venv/fairjax-ready"
+fi
+
+if [[ -f $root/__init__.py ]]; then  # installed: the packages beside it are not for Beam
+  mkdir -p "$venv/code"
+  ln -sfn "$root" "$venv/code/fairjax"
+  root=$(cd "$venv/code" && pwd)
 fi
 
 source=$("$venv/bin/python" -c '

@@ -97,6 +97,20 @@ def test_pack_takes_an_installed_package_whole(tmp_path):
   assert not list((tmp_path / 'to').rglob('*.pyc'))
 
 
+def test_the_beam_job_of_an_installed_package_sees_that_package_alone(tmp_path):
+  package, venv = tmp_path / 'site-packages' / 'fairjax', tmp_path / '.venv-beam'
+  shutil.copytree(ROOT / 'launch', package / 'launch')
+  (package / '__init__.py').write_text('')
+  (package.parent / 'other.py').write_text('')
+  for name, body in (('python', 'echo lines'), ('seqio_cache_tasks', 'ls $PYTHONPATH/*')):
+    executable(venv / 'bin' / name, f'#!/usr/bin/env bash\n{body}\n')
+  (venv / 'fairjax-ready').touch()
+  done = subprocess.run(
+    ['bash', package / 'launch' / 'cache_tasks.sh', tmp_path, 'cache'], cwd=tmp_path,
+    capture_output=True, text=True, env={'PATH': os.environ['PATH']}, check=True)
+  assert done.stdout.split() == ['__init__.py', 'launch']
+
+
 def test_pack_takes_what_git_tracks_as_it_is_now_and_names_the_rest(tmp_path):
   repo = repository(tmp_path / 'repo')
   done = subprocess.run(['bash', ROOT / 'launch' / 'pack.sh', 'out/x.tar.gz'], cwd=repo,
