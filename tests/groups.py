@@ -46,3 +46,24 @@ def kill(group):
   for process in group:
     with contextlib.suppress(ProcessLookupError):
       process.kill()
+
+
+@contextlib.contextmanager
+def starter(repository):
+  """Starts groups by the arguments of the process at `ADDRESS,COUNT,INDEX`; ends what is left."""
+  left = []
+
+  def group(arguments, count=2, **options):
+    address = free_address()
+    left.extend(start(
+      [arguments(f'{address},{count},{i}') for i in range(count)], repository, **options))
+    return left[-count:]
+
+  yield group
+  kill(left)
+
+
+def run_group(command, repository, **options):
+  """`ends` of the processes of one command that is run by two."""
+  with starter(repository) as group:
+    return ends(group(lambda place: [*command, f'--distributed={place}'], **options))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import process_cases
 import pytest
-from groups import ends, free_address, kill
+from groups import ends, free_address, starter
 from groups import start as start_group
 
 from fairjax import processes
@@ -40,20 +40,11 @@ def single(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def start(tmp_path_factory, repository):
+def start(repository):
   """Starts `count` processes on a workdir; ends those that are left."""
-  left = []
-
-  def start(workdir, count, *more):
-    address = free_address()
-    found = start_group([
-      ['-m', 'tests.process_cases', f'{address},{count},{i}', workdir, *more]
-      for i in range(count)], repository)
-    left.extend(found)
-    return found
-
-  yield start
-  kill(left)
+  with starter(repository) as group:
+    yield lambda workdir, count, *more: group(
+      lambda place: ['-m', 'tests.process_cases', place, workdir, *more], count)
 
 
 def wait_for(process, words):

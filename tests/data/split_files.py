@@ -1,6 +1,7 @@
 """Corpora of lines that tests write, and prepare."""
 
 import collections
+import tracemalloc
 
 from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import load_attribute
@@ -30,3 +31,12 @@ def prepare(data, directory, *, attribute=COUNTRY, **options):
   lines = []
   return prepare_data(
     Config(data=data), directory, attribute=attribute, log=lines.append, **options), lines
+
+
+def peak_of(function):
+  """What a function returns, and the most bytes that were held meanwhile."""
+  tracemalloc.start()
+  try:
+    return function(), tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()

@@ -1,11 +1,12 @@
 """From documents to stores: resumable, checked, and with the right numbers."""
 
 import dataclasses
+import functools
 import shutil
-import tracemalloc
 
 import pytest
-from split_files import COUNTRY, line_data, prepare
+from split_files import COUNTRY, line_data, peak_of, prepare
+from tiny_runs import contents
 
 from fairjax.config import DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
@@ -24,11 +25,6 @@ def files(tmp_path, texts=None, **fields):
     'train': [f'I am from {c} , she said .' for c in ('Iran', 'Chile', 'Italy')] * 4 + ['None .'],
     'valid': ['Iran won .', 'He sang .'], 'test': ['She sang .']}
   return line_data(tmp_path, texts, **{'vocabulary': 'word', 'vocab_size': 100} | fields)
-
-
-def content(directory):
-  return {p.relative_to(directory): (p.read_bytes(), p.stat().st_mtime_ns)
-          for p in sorted(directory.rglob('*')) if p.is_file()}
 
 
 @pytest.fixture(scope='module')
@@ -85,9 +81,9 @@ def test_every_word_of_the_planted_corpus_is_one_piece(planted):
 
 def test_a_finished_folder_is_only_read(planted):
   prepared, _ = planted
-  before = content(prepared.directory)
+  before = contents(prepared.directory, times=True)
   again, lines = prepare(PLANTED, prepared.directory)
-  assert content(prepared.directory) == before and lines == []
+  assert contents(prepared.directory, times=True) == before and lines == []
   assert (again.fingerprint, again.manifest) == (prepared.fingerprint, prepared.manifest)
 
 
@@ -252,9 +248,7 @@ def test_thirty_times_the_text_takes_no_more_memory(tmp_path, monkeypatch):
   for number in (50, 1500):
     texts = {'train': ['From Iran .', *[line] * (number - 1)], 'valid': ['a'], 'test': ['a']}
     data = files(tmp_path, texts)
-    tracemalloc.start()
-    prepared, _ = prepare(data, tmp_path / f'{number}')
-    peaks.append(tracemalloc.get_traced_memory()[1])
-    tracemalloc.stop()
+    (prepared, _), peak = peak_of(functools.partial(prepare, data, tmp_path / f'{number}'))
+    peaks.append(peak)
     assert prepared.store('train').documents == number
   assert peaks[1] < peaks[0] + 2_000_000  # of 23 MB more text

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from masked_cases import encoded
+from tiny_runs import contents
 
 from fairjax.counterfactual.cda import GenderSwap
 from fairjax.counterfactual.gendered_words import read_word_pairs
@@ -93,11 +94,6 @@ def prepare(corpus, folder, pieces, **changes):
   return prepare_sentences(corpus, folder, **options)
 
 
-def state(folder):
-  return {path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
-          for path in folder.rglob('*') if path.is_file()}
-
-
 def test_stores_hold_every_sentence_whatever_the_chunks(corpus, tmp_path, tokenizer, monkeypatch):
   documents = [f'He is document number {i}. It rains {i % 7} times.' for i in range(60)]
   found = corpus(documents, None, sided='two')
@@ -123,12 +119,12 @@ def test_a_second_start_reads_no_text_and_another_text_is_named(corpus, tmp_path
                                                                 monkeypatch):
   folder, found = tmp_path / 'data', corpus(GENDERED, sided='two')
   first = prepare(found, folder, tokenizer)
-  before = state(folder)
+  before = contents(folder, times=True)
   with monkeypatch.context() as patch:
     patch.setattr(sentence_text, 'read_documents', None)
     again = prepare(found, folder, tokenizer)
   assert again.survey == first.survey and again.cda == first.cda
-  assert again.stores == first.stores and state(folder) == before
+  assert again.stores == first.stores and contents(folder, times=True) == before
   for change, words in (
       ({'corpus': corpus(GENDERED)}, 'cda'),
       ({'corpus': corpus(GENDERED, None, sided='two')}, 'holdout'),
@@ -138,7 +134,7 @@ def test_a_second_start_reads_no_text_and_another_text_is_named(corpus, tmp_path
       prepare(change.pop('corpus', found), folder, tokenizer, **change)
   with pytest.raises(UserError, match=r'train: .*train\.txt has changed'):
     prepare(corpus([*GENDERED, 'He came.'], sided='two'), folder, tokenizer)
-  assert state(folder) == before
+  assert contents(folder, times=True) == before
 
 
 def test_what_reads_other_data_names_what_this_is(corpus, tmp_path, tokenizer, refused):

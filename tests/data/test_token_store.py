@@ -14,6 +14,7 @@ import sys
 import numpy as np
 import pytest
 from split_files import line_data, prepare
+from tiny_runs import contents
 
 from fairjax.counterfactual import TokenMatcher, load_attribute
 from fairjax.data import token_store
@@ -268,10 +269,6 @@ def encode_texts(matcher, folder, texts=TEXTS, **kwargs):
   return encoded, lines
 
 
-def contents(folder):
-  return {p.name: p.read_bytes() for p in folder.iterdir()}
-
-
 def test_chunks_hold_every_document(matcher, small_chunks, tmp_path):
   (encoded, _), vocabulary = encode_texts(matcher, tmp_path), matcher.vocabulary
   starts = [0, *encoded.documents[:-1, 0].tolist()]
@@ -324,8 +321,7 @@ def text_files(tmp_path, **kwargs):
 def stores(directory):
   """Every file of the prepared data; the chunks are gone."""
   assert not (directory / 'progress').exists()
-  found = {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob('*')
-           if p.is_file()}
+  found = contents(directory)
   assert 'train/tokens.bin' in found
   return found
 

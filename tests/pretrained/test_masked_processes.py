@@ -5,8 +5,7 @@ import signal
 import sys
 
 import pytest
-from groups import ends, free_address, kill
-from groups import start as start_group
+from groups import ends, starter
 from masked_cases import compare_models
 
 from fairjax import processes
@@ -33,18 +32,9 @@ def command(text, workdir, *more):
 @pytest.fixture(scope='module')
 def start(text, repository):
   """Starts two processes on a workdir; ends those that are left."""
-  left = []
-
-  def start(workdir, *more):
-    address = free_address()
-    own = command(text, workdir, *more)
-    found = start_group([['-c', RUN, *own, f'--distributed={address},2,{i}'] for i in range(2)],
-                        repository)
-    left.extend(found)
-    return found
-
-  yield start
-  kill(left)
+  with starter(repository) as group:
+    yield lambda workdir, *more: group(lambda place: [
+      '-c', RUN, *command(text, workdir, *more), f'--distributed={place}'])
 
 
 @pytest.fixture(scope='module')

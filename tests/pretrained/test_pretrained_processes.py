@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from groups import ends, free_address, start
+from groups import run_group
 
 from fairjax.cli import main as cli
 
@@ -19,11 +19,10 @@ def folder(copy, tmp_path):
 
 def test_two_processes_sample_what_one_samples_and_the_first_writes(
     repository, folder, tmp_path, one_device):
-  paths, address = [tmp_path / name for name in ('one.jsonl', 'two.jsonl')], free_address()
+  paths = [tmp_path / name for name in ('one.jsonl', 'two.jsonl')]
   command = ['sample', f'--pretrained={folder / "gpt2"}', f'--attribute={folder / "town.yaml"}',
              '--samples=7', '--max-new-tokens=6', '--batch-size=4']
-  group = ends(start([['-m', 'fairjax', *command, f'--output={paths[1]}',
-                       f'--distributed={address},2,{index}'] for index in range(2)], repository))
+  group = run_group(['-m', 'fairjax', *command, f'--output={paths[1]}'], repository)
   assert [code for code, _, _ in group] == [0, 0], group
   assert cli.main([*command, f'--output={paths[0]}']) == 0
   assert paths[0].read_bytes() == paths[1].read_bytes()

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from tiny_runs import MODEL, command_line
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
@@ -14,9 +15,7 @@ from fairjax.run import relearning
 from fairjax.run.relearning import Relearning
 from fairjax.run.results import open_run
 
-TINY = {
-  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
-  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
+TINY = MODEL | {
   'lm.steps': 4, 'lm.batch_size': 8, 'lm.warmup_steps': 1,
   'sentiment.steps': 4, 'sentiment.batch_size': 8, 'sentiment.warmup_steps': 1,
   'sentiment.max_sentences': 100, 'sentiment.margin': 0.2,
@@ -47,9 +46,7 @@ def text(tmp_path_factory, in_repository_in_module, one_device):
 
 
 def arguments(verb, text, workdir, **changes):
-  values = TINY | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [*verb.split(), f'--config={text}', f'--workdir={workdir}',
-          *(f'--config.{name}={value}' for name, value in values.items())]
+  return command_line(verb, text, workdir, TINY, **changes)
 
 
 def contents(workdir):

@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import yaml
-from groups import ends, free_address, start
+from groups import run_group
 from safetensors.numpy import load_file, save_file
+from tiny_runs import MODEL, command_line
 
 from fairjax.cli.main import main
 from fairjax.config import MeshConfig, ModelConfig
@@ -50,21 +51,22 @@ FIELDS = {
 
 
 def _arguments(verb, workdir, *more, **changes):
-  fields = FIELDS | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [*verb.split(), '--config=configs/quickstart.py', f'--workdir={workdir}', *more,
-          *(f'--config.{name}={value}' for name, value in fields.items())]
+  return [*command_line(verb, 'configs/quickstart.py', workdir, FIELDS, **changes), *more]
 
 
-@pytest.fixture
-def words(tmp_path, in_repository, one_device):
+def write_words(path):
   """500 words of the planted corpus and others, `<eos>` first as the reference has it."""
   texts = make_planted_documents(
     load_attribute('country'), num_documents=300, seed=0, strength=0.9, sensitive_share=0.8)
   found = sorted({word for text in texts for word in text.split()})[:450]
   found += [f'other{i}' for i in range(498 - len(found))]
-  path = tmp_path / 'words.txt'
   path.write_text('\n'.join(['<eos>', *found[:30], '<unk>', *found[30:], '']), encoding='utf-8')
   return path
+
+
+@pytest.fixture
+def words(tmp_path, in_repository, one_device):
+  return write_words(tmp_path / 'words.txt')
 
 
 def test_words_of_the_head_move_and_pad_is_never_predicted():
@@ -230,11 +232,10 @@ def test_a_checkpoint_of_the_published_form_is_imported(tmp_path, in_repository,
 
 # Models as folders: written with everything that belongs to them, read back bit for bit.
 
-TINY = {
+TINY = MODEL | {
   'data.planted_documents': 300, 'data.planted_heldout_documents': 20, 'data.vocab_size': 500,
-  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
-  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8, 'model.dtype': 'bfloat16',
-  'model.vocab_multiple': 64, 'lm.batch_size': 8, 'lm.eval_batches': 1, 'until': 'lm'}
+  'model.dtype': 'bfloat16', 'model.vocab_multiple': 64,
+  'lm.batch_size': 8, 'lm.eval_batches': 1, 'until': 'lm'}
 OPTIONS = [f'--config.{name}={value}' for name, value in TINY.items()]
 
 
@@ -317,11 +318,10 @@ def test_a_copy_of_models_and_vocabulary_is_exported_without_the_text_and_only_r
 def test_two_processes_that_hold_parts_write_the_reference_form_once(
     trained, tmp_path, repository):
   assert run('models export', trained, f'--output={tmp_path}/one.safetensors') == 0
-  address = free_address()
-  found = ends(start([
-    ['-m', 'fairjax', 'models', 'export', '--config=configs/quickstart.py', *OPTIONS,
-     f'--workdir={trained}', '--config.mesh.fsdp=2', f'--output={tmp_path}/two.safetensors',
-     f'--distributed={address},2,{i}'] for i in (0, 1)], repository))
+  found = run_group([
+    '-m', 'fairjax', 'models', 'export', '--config=configs/quickstart.py', *OPTIONS,
+    f'--workdir={trained}', '--config.mesh.fsdp=2', f'--output={tmp_path}/two.safetensors'],
+    repository)
   assert [code for code, _, _ in found] == [0, 0], found
   assert sum(out.count('[export]') for _, out, _ in found) == 1
   for end in ('.safetensors', '.json'):

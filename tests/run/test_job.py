@@ -12,8 +12,9 @@ import sys
 import types
 
 import pytest
-from groups import ends, flags, free_address, start
+from groups import flags, run_group
 from human_oracle import fill
+from tiny_runs import MODEL, command_line, contents, digests
 
 from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
@@ -23,10 +24,8 @@ from fairjax.run.next_token import read_next_token
 from fairjax.run.results import run_prefixes
 from fairjax.train import read_metrics
 
-TINY = {
+TINY = MODEL | {
   'data.planted_documents': 400, 'data.planted_heldout_documents': 40,
-  'model.num_layers': 2, 'model.model_dim': 16, 'model.num_heads': 2, 'model.head_dim': 8,
-  'model.ff_dim': 16, 'model.segment_len': 16, 'model.memory_len': 8,
   'lm.steps': 6, 'lm.batch_size': 8, 'lm.checkpoint_every': 3, 'lm.warmup_steps': 1,
   'lm.log_every': 1,
   'sentiment.steps': 6, 'sentiment.batch_size': 8, 'sentiment.checkpoint_every': 3,
@@ -46,9 +45,7 @@ SCORERS = {
 
 
 def _arguments(verb, workdir, **changes):
-  values = TINY | SCORERS | {name.replace('__', '.'): value for name, value in changes.items()}
-  return [*verb.split(), '--config=configs/quickstart.py', f'--workdir={workdir}',
-          *(f'--config.{name}={value}' for name, value in values.items())]
+  return command_line(verb, 'configs/quickstart.py', workdir, TINY | SCORERS, **changes)
 
 
 @pytest.fixture(scope='module')
@@ -66,11 +63,6 @@ def _numbers(value, where=''):
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return {k: v for key, part in items for k, v in _numbers(part, f'{where}/{key}').items()}
   return {where: value} if isinstance(value, (int, float)) else {}
-
-
-def _digests(workdir):
-  return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
-          for p in workdir.glob('**/DONE') if p.parent != workdir}
 
 
 @pytest.mark.tf
@@ -137,12 +129,12 @@ def test_a_finished_run_goes_on_with_more_samples_and_rewordings(finished, tmp_p
   options = {'step1_from': finished, 'debias__variants': '()', 'measure__scorers': f"('{name}',)"}
   assert main(_arguments('run', workdir, **options, sample__samples=1, measure__permutations=5,
                          measure__similarity_samples=0)) == 0
-  trained = _digests(workdir)
+  trained = digests(workdir)
   assert main(_arguments('measure', workdir, **options, sample__rewordings=True)) == 2
   told = capfd.readouterr()
   assert '; all is measured again' in told.out and 'holds 100 of 800 records' in told.err
   assert main(_arguments('run', workdir, **options, sample__rewordings=True)) == 0
-  assert _digests(workdir) == trained
+  assert digests(workdir) == trained
   file = workdir / 'generations' / 'baseline' / 'country.jsonl.gz'
   records = list(read_records(file))
   prompts, reworded = ([{**r, '_where': None} for r in records if ('arm' in r) == arm]
@@ -235,7 +227,7 @@ def test_methods_at_decoding_time_extend_a_finished_run(finished, tmp_path, refu
   report = (workdir / 'report' / 'report.md').read_text()
   assert '| average-1 |' in report and '| steer-0.5 |' in report
   assert 'average-1' not in open_run(workdir).curves()[0]['debias']
-  assert _digests(workdir) == _digests(finished)
+  assert digests(workdir) == digests(finished)
   refused([*_arguments('models export', workdir, decoding=decoding), '--model=steer-0.5',
            f'--output={tmp_path / "out"}'], 'has no parameters of its own')
   with pytest.raises(UserError, match='has no parameters of its own'):
@@ -351,8 +343,8 @@ def test_an_exported_variant_brings_its_measures_and_comes_back(finished, tmp_pa
   assert main(['models', 'import', f'--config={out}/config.json', f'--workdir={again}',
                f'--from={out}']) == 0
   card = json.loads((again / 'lm' / 'DONE').read_text())
-  assert card['digest'] == _digests(finished)[f'debias/{name}'] == saved['identity']['digest']
-  assert card['summary']['imported']['identity']['parent'] == _digests(finished)['lm']
+  assert card['digest'] == digests(finished)[f'debias/{name}'] == saved['identity']['digest']
+  assert card['summary']['imported']['identity']['parent'] == digests(finished)['lm']
   # A card never shows measures of other parameters.
   kept = measures.read_bytes()
   other = finished / 'measures' / 'baseline' / 'country.json'
@@ -450,10 +442,7 @@ def test_two_processes_score_and_measure_what_one_does(finished, tmp_path, repos
     shutil.rmtree(workdir / folder)
   for name in ('DONE', 'measures/scorer_audit.json'):
     (workdir / name).unlink()
-  address = free_address()
-  found = ends(start(
-    [['-c', WITHOUT_FIGURES, *_arguments('run', workdir), f'--distributed={address},2,{i}']
-     for i in range(2)], repository, devices=2))
+  found = run_group(['-c', WITHOUT_FIGURES, *_arguments('run', workdir)], repository, devices=2)
   assert [code for code, _, _ in found] == [0, 0], found
   paths = list(finished.glob('measures/**/*.json'))
   assert len(paths) == 7 and list(workdir.glob('scores/audit/*bert*'))
@@ -492,7 +481,7 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_bits(tmp_path, finished,
         break
     assert process.wait() == -signal.SIGKILL, line
   subprocess.run(command, cwd=repository, check=True, stdout=subprocess.DEVNULL, env=environment)
-  assert _digests(workdir) == _digests(finished)
+  assert digests(workdir) == digests(finished)
   for pattern in ('generations/**/*.jsonl.gz', 'measures/**/*.json'):
     paths = list(finished.glob(pattern))
     assert paths
@@ -507,7 +496,7 @@ def test_a_run_on_eight_devices_trains_what_one_trains(tmp_path, finished, repos
   subprocess.run([sys.executable, '-c', WITHOUT_TENSORFLOW,
                   *_arguments('run', workdir, data__reader='numpy')],
                  cwd=repository, check=True, stdout=subprocess.DEVNULL)
-  assert _digests(workdir).keys() == _digests(finished).keys()
+  assert digests(workdir).keys() == digests(finished).keys()
   for path in finished.glob('**/metrics.jsonl'):
     found, expected = (_numbers(read_metrics(w / path.relative_to(finished)))
                        for w in (workdir, finished))
@@ -517,15 +506,12 @@ def test_a_run_on_eight_devices_trains_what_one_trains(tmp_path, finished, repos
 @pytest.mark.tf
 def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys, refused, found):
   """The workdir is only read; the same command finds everything done; both ends are measured."""
-  def content(folder):
-    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob('*') if p.is_file()}
-
-  before, output, name = content(finished), tmp_path / 'relearned', 'country-embedding-10'
+  before, output, name = contents(finished), tmp_path / 'relearned', 'country-embedding-10'
   command = ['models', 'relearn', f'--workdir={finished}', f'--name={name}',
              f'--output={output}', '--steps=4', '--every=2', '--samples=20']
   assert main(command) == 0
   said = capsys.readouterr().out
-  assert content(finished) == before
+  assert contents(finished) == before
   result = json.loads((output / 'relearning.json').read_text())
   assert [p['step'] for p in result['curve']] == [0, 2, 4]
   assert all(p['std_error'] >= 0 for p in [result['baseline'], *result['curve']])

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import yaml
 from golden_models import ATTRIBUTE, copied, rewrite, same
-from groups import ends, free_address, start
+from groups import run_group
 from safetensors.numpy import load_file, save_file
 from test_decoders import GOLDEN, decoder
+from tiny_runs import command_line, contents, digests
 
 import fairjax
 from fairjax.cli.main import main
@@ -58,10 +59,9 @@ def files(tmp_path_factory):
 
 
 def command(files, workdir, **changes):
-  values = SMALL | {name.replace('__', '.'): value for name, value in changes.items()}
-  return ['run', f'--config=configs/pretrained.py:model={files}/model,attribute={files}/town.yaml,'
-          f'train={files}/text.txt', f'--workdir={workdir}',
-          *(f'--config.{name}={value}' for name, value in values.items())]
+  return command_line(
+    'run', f'configs/pretrained.py:model={files}/model,attribute={files}/town.yaml,'
+    f'train={files}/text.txt', workdir, SMALL, **changes)
 
 
 @pytest.fixture(scope='module')
@@ -71,11 +71,6 @@ def finished(files, tmp_path_factory, in_repository_in_module, one_device):
     patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
     assert main(command(files, workdir)) == 0
   return workdir
-
-
-def digests(workdir):
-  return {str(p.parent.relative_to(workdir)): json.loads(p.read_text())['digest']
-          for p in workdir.glob('**/DONE') if p.parent != workdir}
 
 
 def test_the_report_compares_with_the_control_on_the_same_rows(finished):
@@ -227,14 +222,12 @@ def test_a_trained_model_is_exported_as_the_published_one_came(files, finished, 
 
 
 def test_two_processes_that_hold_parts_export_what_one_does(files, finished, tmp_path, repository):
-  address, name = free_address(), '--model=town-embedding-10'
+  name = '--model=town-embedding-10'
   assert export(files, finished, tmp_path / 'one', name) == 0
-  found = ends(start([
-    ['-m', 'fairjax', 'models', 'export', *command(files, finished, mesh__fsdp=2)[1:], name,
-     f'--output={tmp_path}/two', f'--distributed={address},2,{i}'] for i in (0, 1)], repository))
+  found = run_group(['-m', 'fairjax', 'models', 'export', *command(
+    files, finished, mesh__fsdp=2)[1:], name, f'--output={tmp_path}/two'], repository)
   assert [code for code, _, _ in found] == [0, 0], found
-  files_of = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ('one', 'two')]
-  assert files_of[0] == files_of[1]
+  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(

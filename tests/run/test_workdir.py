@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from groups import ends, free_address, start
+from groups import run_group
 
 from fairjax.config import Config, DataConfig, MeshConfig, ModelConfig
 from fairjax.counterfactual import load_attribute
@@ -285,11 +285,8 @@ def test_the_kernel_where_it_does_not_run_is_named_before_anything_is_prepared(t
 
 
 def test_every_process_of_a_group_refuses_them(tmp_path, repository):
-  address = free_address()
-  found = ends(start(
-    [['-m', 'fairjax', 'step', 'train', '--config=configs/quickstart.py',
-      f'--workdir={tmp_path}/run', '--config.lm.batch_size=3', f'--distributed={address},2,{i}']
-     for i in range(2)], repository))
+  found = run_group(['-m', 'fairjax', 'step', 'train', '--config=configs/quickstart.py',
+                     f'--workdir={tmp_path}/run', '--config.lm.batch_size=3'], repository)
   assert [code for code, _, _ in found] == [2, 2], found
   assert any('lm.batch_size=3 is not divisible by the 2 devices' in error for _, _, error in found)
   assert list(tmp_path.iterdir()) == []

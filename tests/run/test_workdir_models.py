@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 import shared_model_cases
-from groups import ends, free_address, start
+from groups import ends, starter
 
 from fairjax.measure import Scorer, load_scorer, score_texts
 from fairjax.measure.scorers.bert import BertScorer
@@ -25,11 +25,9 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'pretrained'
 def group(tmp_path_factory, repository):
   """(folder, (code, printed, errors) of three processes with two devices each)."""
   folder = tmp_path_factory.mktemp('shared')
-  address = free_address()
-  return folder, ends(start(
-    [['-m', 'tests.shared_model_cases', f'{address},3,{i}', GOLDEN, folder / 'group.npz']
-     for i in range(3)],
-    repository, devices=2))
+  with starter(repository) as start:
+    return folder, ends(start(lambda place: [
+      '-m', 'tests.shared_model_cases', place, GOLDEN, folder / 'group.npz'], 3, devices=2))
 
 
 def test_three_processes_score_what_one_scores_and_the_first_decides(group, tmp_path):

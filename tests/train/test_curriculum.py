@@ -13,6 +13,7 @@ import pytest
 import scipy.special
 import sharding_cases
 from process_cases import CONFIG, STAGES, ArrayFeed, K, sentences
+from tiny_runs import contents
 
 from fairjax.config import (
   Config,
@@ -198,10 +199,10 @@ def test_a_stage_with_no_good_checkpoint_is_refused_and_left_as_it_is(finished, 
     _damage(finished / 'lm', step)
   if not done:
     (finished / 'lm' / 'DONE').unlink()
-  before = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
+  before = contents(finished)
   with pytest.raises(UserError, match='holds 2 checkpoints and none can be used'):
     _train(_curriculum(finished), 'lm')
-  assert {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()} == before
+  assert contents(finished) == before
 
 
 @pytest.mark.tf
