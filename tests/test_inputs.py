@@ -23,19 +23,18 @@ POINTER = (b'version https://git-lfs.github.com/spec/v1\noid sha256:' + b'0' * 6
            + b'\nsize 548105171\n')
 
 
-def zipped(**members: bytes) -> bytes:
-  """A zip archive; `__` in a name is a slash, `_` a full stop."""
+def zipped(members: dict[str, bytes | str]) -> bytes:
   file = io.BytesIO()
   with zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive:
     for name, content in members.items():
-      archive.writestr(name.replace('__', '/').replace('_', '.'), content)
+      archive.writestr(name, content)
   return file.getvalue()
 
 
 PACKERS = {
   'plain': bytes, 'gzip': gzip.compress, 'bzip2': bz2.compress, 'xz': lzma.compress,
   'Zstandard': zstd.compress,
-  'zip': lambda content: zipped(folder__x_txt=content)}
+  'zip': lambda content: zipped({'folder/x.txt': content})}
 
 
 @pytest.fixture(params=PACKERS)
@@ -88,10 +87,11 @@ def test_what_is_cut_off_or_damaged_names_the_line(tmp_path, kind):
   (b'PAR1\x15', 'is a Parquet file'), (b'\x93NUMPY\x01', 'is a NumPy array'),
   (b'\x08\0\0\0\0\0\0\0{"a": 1}', 'is model weights'),
   (gzip.compress(b'x.txt'.ljust(257, b'\0') + b'ustar', mtime=0), 'is a tar archive'),
-  (zipped(xl__workbook_xml=b'x'), 'is an Excel workbook: save it as CSV'),
-  (zipped(m__data_pkl=b'x'), 'is a PyTorch file, in which there is a pickle'),
-  (zipped(a_txt=b'x', b_txt=b'y'), r'is a zip archive of 2 files \(a.txt, b.txt\): unpack it'),
-  (zipped(), 'is a zip archive without a file'),
+  (zipped({'xl/workbook.xml': b'x'}), 'is an Excel workbook: save it as CSV'),
+  (zipped({'m/data.pkl': b'x'}), 'is a PyTorch file, in which there is a pickle'),
+  (zipped({'a.txt': b'x', 'b.txt': b'y'}),
+   r'is a zip archive of 2 files \(a.txt, b.txt\): unpack it'),
+  (zipped({}), 'is a zip archive without a file'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_what_is_no_text_is_refused_as_what_it_is(tmp_path, content, words):
   (tmp_path / 'x.txt').write_bytes(content)
@@ -101,11 +101,8 @@ def test_what_is_no_text_is_refused_as_what_it_is(tmp_path, content, words):
 
 
 def test_files_of_macos_in_an_archive_are_no_second_file(tmp_path):
-  content = io.BytesIO()
-  with zipfile.ZipFile(content, 'w') as archive:
-    for name in ('v/', 'v/x.txt', '__MACOSX/v/._x.txt', 'v/.DS_Store'):
-      archive.writestr(name, 'hello' if name.endswith('x.txt') else '')
-  (tmp_path / 'x').write_bytes(content.getvalue())
+  (tmp_path / 'x').write_bytes(zipped({
+    'v/': '', 'v/x.txt': 'hello', '__MACOSX/v/._x.txt': 'hello', 'v/.DS_Store': ''}))
   assert read_text(tmp_path / 'x') == 'hello'
 
 

@@ -18,7 +18,7 @@ from golden_models import copied
 from human_oracle import fill
 from record_cases import records_of, write_lines
 from test_docs import README, fairjax_commands
-from test_export import FIELDS
+from test_export import FIELDS, write_words
 from test_job import TINY
 
 from fairjax.cli.main import main
@@ -117,12 +117,6 @@ def write_gpt2(tiny, folder, *, positions):
   copied(folder, tiny, lambda tensors: {
     name: np.resize(x, (positions, x.shape[1])) if name.endswith('wpe.weight') else x
     for name, x in tensors.items()}, eos_token_id=0, n_positions=positions, n_ctx=positions)
-
-
-def write_words(path):
-  found = sorted({word for text in planted(300, 0) for word in text.split()})[:450]
-  found += [f'other{i}' for i in range(498 - len(found))]
-  path.write_text('\n'.join(['<eos>', *found[:30], '<unk>', *found[30:], '']), encoding='utf-8')
 
 
 def planted(n, seed):

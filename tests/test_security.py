@@ -4,10 +4,10 @@ import argparse
 import re
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from test_architecture import ROOT
+from test_inputs import zipped
 
 from fairjax.cli import main as cli
 from fairjax.data import wikitext as wikitext_files
@@ -61,17 +61,10 @@ def test_no_environment_variable_reaches_a_file_or_the_output(tmp_path):
   assert not [p for p in files if CANARY.encode() in p.read_bytes()]
 
 
-def archive(path, members):
-  with zipfile.ZipFile(path, 'w') as file:
-    for name, content in members.items():
-      file.writestr(name, content)
-  return path
-
-
 def test_a_zip_writes_only_the_files_that_are_known(tmp_path):
   names = [f'wiki.{s}.tokens' for s in ('train', 'valid', 'test')]
-  archive(tmp_path / 'wikitext-2-v1.zip', {
-    **{f'../../{name}': f' = {name} = \n' for name in names}, '../evil.txt': 'x', '/abs.txt': 'x'})
+  (tmp_path / 'wikitext-2-v1.zip').write_bytes(zipped({
+    **{f'../../{name}': f' = {name} = \n' for name in names}, '../evil.txt': 'x', '/abs.txt': 'x'}))
   found = find_wikitext('wikitext2', tmp_path, unpack_to=tmp_path / 'a' / 'b')
   assert sorted(p.name for p in found.values()) == sorted(names)
   written = [p for p in tmp_path.rglob('*') if p.is_file() and p.suffix != '.zip']
@@ -80,8 +73,8 @@ def test_a_zip_writes_only_the_files_that_are_known(tmp_path):
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr(wikitext_files, 'MOST_UNPACKED_BYTES', 1000)
-  archive(tmp_path / 'wikitext-2-v1.zip', {
-    f'wiki.{s}.tokens': 'x' * 1001 for s in ('train', 'valid', 'test')})
+  (tmp_path / 'wikitext-2-v1.zip').write_bytes(zipped({
+    f'wiki.{s}.tokens': 'x' * 1001 for s in ('train', 'valid', 'test')}))
   with pytest.raises(UserError, match='would have 1,001 bytes: it is not the official zip'):
     find_wikitext('wikitext2', tmp_path, unpack_to=tmp_path / 'out')
   assert not (tmp_path / 'out').exists()

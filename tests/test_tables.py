@@ -328,7 +328,8 @@ def test_labelled_sentences_with_glues_header_and_others(tmp_path, packing, cont
   assert found.texts == ['an "odd one', 'bad'] and found.labels.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize('pack', [bytes, zstd.compress, lzma.compress, lambda c: zipped(a_txt=c)])
+@pytest.mark.parametrize(
+  'pack', [bytes, zstd.compress, lzma.compress, lambda c: zipped({'a.txt': c})])
 def test_every_small_file_may_have_a_mark_and_be_packed(tmp_path, pack):
   def file(text):
     path = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -4,6 +4,7 @@ import os
 import pathlib
 
 import pytest
+from test_launch_supervise import executable
 
 from fairjax.cli import inspection_verbs as doctor
 from fairjax.cli import main as cli
@@ -37,11 +38,8 @@ def test_it_leaves_nothing_where_it_wrote(tmp_path):
 
 
 def fake_gcloud(folder: pathlib.Path, monkeypatch, line: str) -> None:
-  program = folder / 'bin' / 'gcloud'
-  program.parent.mkdir(exist_ok=True)
-  program.write_text(f'#!/bin/sh\necho "$*" >>{folder}/calls\n{line}\n')
-  program.chmod(0o755)
-  monkeypatch.setenv('PATH', f'{program.parent}:{os.environ["PATH"]}')
+  executable(folder / 'bin' / 'gcloud', f'#!/bin/sh\necho "$*" >>{folder}/calls\n{line}\n')
+  monkeypatch.setenv('PATH', f'{folder}/bin:{os.environ["PATH"]}')
 
 
 def test_a_bucket_is_written_to_and_left_as_it_was(tmp_path, monkeypatch):

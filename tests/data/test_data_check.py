@@ -7,7 +7,7 @@ import json
 import shutil
 
 import pytest
-from split_files import prepare
+from split_files import peak_of, prepare
 
 from fairjax.cli.main import main
 from fairjax.config import Config, DataConfig
@@ -77,18 +77,12 @@ def test_files_that_end_early_or_hold_nothing_do_not_stop_the_check(folder):
 
 
 def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
-  import tracemalloc
   with open(folder / 'train.txt', 'wb') as file:
     file.write(GOOD)
     for _ in range(50):
       file.write(b'x' * (1 << 20))
     file.write(b'\nlast\n')
-  tracemalloc.start()
-  try:
-    found = sources(folder)
-    peak = tracemalloc.get_traced_memory()[1]
-  finally:
-    tracemalloc.stop()
+  found, peak = peak_of(lambda: sources(folder))
   assert found.problems == [f'{folder}/train.txt:4: a line of more than 16,777,216 bytes']
   assert found.counts['train']['documents'] == 4  # the last one too
   assert peak < 40 << 20, peak

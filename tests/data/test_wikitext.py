@@ -1,16 +1,15 @@
 """The official WikiText files: found, unpacked, fetched, made into TFDS datasets, read by seqio."""
 
-import contextlib
 import dataclasses
 import functools
 import gzip
 import hashlib
 import http.server
-import threading
-import zipfile
 
 import pytest
+from local_server import served
 from split_files import COUNTRY, prepare
+from test_inputs import zipped
 
 from fairjax.config import Config, DataConfig
 from fairjax.data import wikitext as wikitext_files
@@ -38,10 +37,9 @@ def write_files(folder, suffix=''):
 
 def write_zip(path, names=('train', 'valid', 'test')):
   path.parent.mkdir(parents=True, exist_ok=True)
-  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as file:
-    for name in names:
-      file.writestr(f'wikitext-2/wiki.{name}.tokens', TEXTS[name])
-    file.writestr('../outside.txt', 'not unpacked')
+  path.write_bytes(zipped({
+    f'wikitext-2/wiki.{name}.tokens': TEXTS[name] for name in names} | {
+      '../outside.txt': 'not unpacked'}))
   return path
 
 
@@ -81,26 +79,10 @@ def test_what_is_missing_or_damaged_is_named(tmp_path):
     find('wikitext2', path.parent)
 
 
-@contextlib.contextmanager
-def served(folder):
-  """The folder at an address of this machine."""
-  class Handler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-      pass
-
-  server = http.server.ThreadingHTTPServer(
-    ('127.0.0.1', 0), functools.partial(Handler, directory=str(folder)))
-  threading.Thread(target=server.serve_forever, daemon=True).start()
-  try:
-    yield f'http://127.0.0.1:{server.server_port}'
-  finally:
-    server.shutdown()
-
-
 def test_only_a_file_with_the_right_digest_is_kept(tmp_path, monkeypatch):
   archive = write_zip(tmp_path / 'served' / 'wikitext-2-v1.zip')
   folder, lines = tmp_path / 'downloads', []
-  with served(archive.parent) as address:
+  with served(http.server.SimpleHTTPRequestHandler, directory=archive.parent) as address:
     def record(digest, name='wikitext-2-v1.zip'):
       monkeypatch.setattr(wikitext_files, '_read_checksums',
                           lambda: {'wikitext2': (f'{address}/{name}', digest)})
@@ -233,7 +215,7 @@ def test_without_files_the_error_says_what_to_set(tmp_path):
 @pytest.mark.tf
 def test_a_zip_is_fetched_on_request_only(tmp_path, monkeypatch, capsys):
   archive = write_zip(tmp_path / 'served' / 'wikitext-2-v1.zip')
-  with served(archive.parent) as address:
+  with served(http.server.SimpleHTTPRequestHandler, directory=archive.parent) as address:
     monkeypatch.setattr(wikitext_files, '_read_checksums',
                         lambda: {'wikitext2': (f'{address}/{archive.name}', sha256(archive))})
     prepared, lines = prepare(dataclasses.replace(WORDS, download=True), tmp_path / 'out')

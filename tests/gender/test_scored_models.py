@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from golden_models import GOLDEN, copied
+from golden_models import GOLDEN, copied, lm_logits
 
 from fairjax.config import Config, ModelConfig
 from fairjax.config_io import to_dict
@@ -16,7 +16,6 @@ from fairjax.errors import UserError
 from fairjax.files import installed_versions, write_json
 from fairjax.gender.scored_models import BLANK, fill_in, open_language_model
 from fairjax.model import TransformerXL, init_memory, language_model
-from fairjax.model.decoder import DecoderModel, NoState
 from fairjax.pretrained import encode, load_pretrained, mlm_logits
 from fairjax.vocabulary import build_word_vocabulary
 
@@ -121,10 +120,8 @@ def test_masked_candidates_are_read_piece_by_piece(masked):
 def slow_gpt2(model, text):
   raw = load_pretrained(GOLDEN / 'gpt2', 'lm')
   ids = [0, *raw.tokenizer.encode(text, add_special_tokens=False).ids]
-  lm, row = DecoderModel(raw.arch), np.zeros((1, 24), np.int32)
-  row[0, :len(ids)] = ids  # what comes after a text changes nothing in it
-  logits = jax.jit(lambda row: lm.logits(raw.params, lm.apply(raw.params, row, NoState()).hidden))
-  return ids, np.asarray(jax.nn.log_softmax(logits(row)[0, :len(ids)]))
+  row = np.array([ids + [0] * (24 - len(ids))])  # what comes after a text changes nothing in it
+  return ids, np.asarray(jax.nn.log_softmax(lm_logits(raw.params, raw.arch, row)[0, :len(ids)]))
 
 
 def test_causal_log_probs_are_sums_over_tokens(gpt2):

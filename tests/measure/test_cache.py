@@ -16,8 +16,9 @@ class CountingScorer:
   name = 'length'
   fingerprint = 'f' * 64
 
-  def __init__(self, limit=10**9):
+  def __init__(self, limit=10**9, **fields):
     self.seen, self.limit = [], limit
+    vars(self).update(fields)
 
   def score(self, texts):
     if len(self.seen) + len(texts) > self.limit:

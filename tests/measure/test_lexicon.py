@@ -1,12 +1,12 @@
 """Fetching the opinion lexicon from servers on this machine, good and bad."""
 
+import contextlib
 import hashlib
 import http.server
-import io
-import threading
-import zipfile
 
 import pytest
+from local_server import served
+from test_inputs import zipped
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
@@ -25,12 +25,8 @@ WORDS = {'positive-words.txt': '; Opinion Lexicon: Positive\n\na+\ngood\n',
 
 def archive(words=WORDS, *, end='\n', folder='opinion_lexicon/'):
   """A zip like the distributed one: latin-1, a folder, something else beside the lists."""
-  content = io.BytesIO()
-  with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as file:
-    file.writestr(folder + 'README.txt', 'about')
-    for name, text in words.items():
-      file.writestr(folder + name, text.replace('\n', end).encode('latin-1'))
-  return content.getvalue()
+  return zipped({folder + 'README.txt': 'about'} | {
+    folder + name: text.replace('\n', end).encode('latin-1') for name, text in words.items()})
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ def small(monkeypatch):
 @pytest.fixture
 def serve(monkeypatch):
   """Starts a server that answers every path with (code, body); returns its address."""
-  servers, asked = [], []
+  asked = []
   monkeypatch.setenv('no_proxy', '127.0.0.1')
 
   def start(body, code=200):
@@ -55,18 +51,11 @@ def serve(monkeypatch):
         self.end_headers()
         self.wfile.write(body)
 
-      def log_message(self, *_):
-        pass
-
-    servers.append(http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler))
-    threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-    return f'http://127.0.0.1:{servers[-1].server_address[1]}/lexicon.zip'
+    return f'{stack.enter_context(served(Handler))}/lexicon.zip'
 
   start.asked = asked
-  yield start
-  for server in servers:
-    server.shutdown()
-    server.server_close()
+  with contextlib.ExitStack() as stack:
+    yield start
 
 
 @pytest.mark.parametrize('options', [{'end': '\n'}, {'end': '\r\n', 'folder': '../../escaped/'}])

@@ -501,13 +501,10 @@ def sheets(tmp_path):
   return tmp_path / 'sheets.key.json', files
 
 
-def compare(key, files, output, *more):
-  run(*files, f'--key={key}', f'--output={output}', '--resamples=20', *more)
-
-
 def test_similarity_is_that_of_prefix_and_continuation(tmp_path, sheets, capsys):
   key, files = sheets
-  compare(key, files, tmp_path / 'h.json', f'--encoder=minilm:{TINY}')
+  run(*files, f'--key={key}', f'--output={tmp_path}/h.json', '--resamples=20',
+      f'--encoder=minilm:{TINY}')
   task = json.loads((tmp_path / 'h.json').read_text())['tasks']['relevance']
   items = json.loads(key.read_text())['tasks']['relevance']['items']
   encoder, cosines, human = SentenceEncoder(TINY), [], []
@@ -533,9 +530,9 @@ def test_what_cannot_be_compared_or_would_be_replaced_is_refused(tmp_path, sheet
   output = tmp_path / 'h.json'
   command = ['human', 'import', *files, f'--key={key}', f'--output={output}', '--resamples=20']
   refused([*command, '--encoder=minilmm'], "did you mean 'minilm'")
-  compare(key, files, output)
+  run(*command[2:])
   before = output.read_bytes()
-  compare(key, files, output)  # the same again
+  run(*command[2:])  # the same again
   for more in (f'--encoder=minilm:{TINY}', '--seed=1'):
     refused([*command, more], 'holds something else than this result')
     assert output.read_bytes() == before

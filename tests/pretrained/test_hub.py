@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 from golden_models import GOLDEN, same
+from local_server import served
 
 from fairjax.errors import UserError
 from fairjax.pretrained import load_pretrained
@@ -75,19 +75,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
   do_HEAD = do_GET
 
-  def log_message(self, *_):
-    pass
-
 
 def test_the_real_client_downloads_what_a_model_needs(tmp_path):
-  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hub)
-  threading.Thread(target=server.serve_forever, daemon=True).start()
   code = "from fairjax.pretrained.hub import fetch; print(fetch('hf:org/gpt'))"
-  run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False,
-                       env=os.environ | {'HF_HOME': str(tmp_path), 'HF_HUB_OFFLINE': '0',
-                                         'HF_HUB_DISABLE_XET': '1',
-                                         'HF_ENDPOINT': f'http://127.0.0.1:{server.server_port}'})
-  server.shutdown()
+  with served(Hub) as address:
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=False,
+                         env=os.environ | {'HF_HOME': str(tmp_path), 'HF_HUB_OFFLINE': '0',
+                                           'HF_HUB_DISABLE_XET': '1', 'HF_ENDPOINT': address})
   assert run.returncode == 0, run.stderr
   assert not any('run.py' in path for path in Hub.served)
   same(load_pretrained(run.stdout.strip(), 'lm').params,

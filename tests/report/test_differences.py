@@ -19,6 +19,7 @@ from fairjax.measure.similarity import load_encoder
 from fairjax.report import compare_reports, read_report, write_report
 from fairjax.report.differences import comparison_markdown, difference
 
+pytestmark = pytest.mark.usefixtures('no_figures_in_module')
 ENCODER = pathlib.Path(__file__).parents[1] / 'golden/pretrained/bert_mlm'
 
 
@@ -26,10 +27,8 @@ def write(folder, models, scorers=SCORERS):
   """A report of models given as name -> bias."""
   found = [measured(name, 'baseline' if name == 'baseline' else 'embedding', bias, scorers=scorers)
            for name, bias in models.items()]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    write_report(folder / 'report', rows=[row for row, _, _ in found], attribute='colour',
-                 distributions={row.name: distributions for row, distributions, _ in found})
+  write_report(folder / 'report', rows=[row for row, _, _ in found], attribute='colour',
+               distributions={row.name: distributions for row, distributions, _ in found})
   return folder
 
 

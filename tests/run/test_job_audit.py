@@ -2,8 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
+from test_cache import CountingScorer
 from test_report import measured
 
 from fairjax.config import Config, DataConfig
@@ -20,21 +20,7 @@ TEXTS = [f'The {value} of house {i} was {word}.' for i in range(12)
 RECORDS = [{'continuation': text} for text in TEXTS]
 
 
-class Counting:
-  """Length of a text, counted."""
-
-  fingerprint, name = 'f' * 64, 'length'
-
-  def __init__(self, *, paid=False, stop_at=10**9):
-    self.asked, self.stop_at = 0, stop_at
-    if paid:
-      self.paid, self.name, self.fingerprint = True, 'paid', 'e' * 64
-
-  def score(self, texts):
-    self.asked += len(texts)
-    if self.asked > self.stop_at:
-      raise KeyboardInterrupt
-    return np.array([len(t) % 10 / 10 for t in texts])
+PAID = {'paid': True, 'name': 'paid', 'fingerprint': 'e' * 64}
 
 
 def run(workdir, scorers, *, texts=300, log=lambda line: None):
@@ -49,31 +35,30 @@ def opinion():
 
 def test_a_run_holds_the_audit_of_the_verb_once(tmp_path):
   assert run(tmp_path, [opinion()], texts=0) is None and not audit_path(tmp_path).exists()
-  lines, length, paid = [], Counting(), Counting(paid=True)
+  lines, length, paid = [], CountingScorer(), CountingScorer(**PAID)
   found = run(tmp_path, [opinion(), length, paid], log=lines.append)
-  assert length.asked > 0 == paid.asked
+  assert length.seen and not paid.seen
   assert found['scorers']['paid']['own_bias'] is None
   assert 'each swapped text would be paid for' in found['scorers']['paid']['not_measured']
-  verb = audit_scorers(TEXTS, OCCUPATION, [opinion(), Counting()], limit=300, seed=3)
+  verb = audit_scorers(TEXTS, OCCUPATION, [opinion(), CountingScorer()], limit=300, seed=3)
   for name in ('opinion', 'length'):
     assert found['scorers'][name] == verb['scorers'][name]
   assert (found['counts'], found['model']) == (verb['counts'], 'baseline')
   assert len(lines) == 1 and 'paid not measured (each swapped text' in lines[0]
-  before, asked = audit_path(tmp_path).read_bytes(), length.asked
+  before, asked = audit_path(tmp_path).read_bytes(), len(length.seen)
   assert run(tmp_path, [opinion(), length, paid], log=lines.append) == found
-  assert (audit_path(tmp_path).read_bytes(), length.asked, len(lines)) == (before, asked, 1)
+  assert (audit_path(tmp_path).read_bytes(), len(length.seen), len(lines)) == (before, asked, 1)
 
 
 def test_an_interrupted_audit_asks_for_nothing_twice(tmp_path):
-  first, second = Counting(), Counting(stop_at=0)
-  second.name, second.fingerprint = 'other', 'd' * 64
+  first, second = CountingScorer(), CountingScorer(0, name='other', fingerprint='d' * 64)
   with pytest.raises(KeyboardInterrupt):
     run(tmp_path, [first, second])
   assert not audit_path(tmp_path).exists()
-  again = Counting()
-  second.stop_at = 10**9
+  again = CountingScorer()
+  second.limit = 10**9
   found = run(tmp_path, [again, second])
-  assert again.asked == 0 and found['scorers']['length']['own_bias']['frames'] > 0
+  assert not again.seen and found['scorers']['length']['own_bias']['frames'] > 0
 
 
 def test_a_limit_is_kept_and_said(tmp_path):
@@ -91,7 +76,7 @@ def write(tmp_path, audit):
 
 
 def test_the_report_shows_it_and_warns_at_the_top(tmp_path, no_figures):
-  audit = run(tmp_path, [opinion(), VaderScorer(), Counting(paid=True)])
+  audit = run(tmp_path, [opinion(), VaderScorer(), CountingScorer(**PAID)])
   text, page, data = write(tmp_path, audit)
   assert data['scorer_audit'] == audit
   bias = {name: {row['value']: row for row in s['own_bias']['values']}
