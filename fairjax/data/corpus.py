@@ -176,7 +176,7 @@ def importing_tensorflow(what: str, instead: str = '') -> Iterator[None]:
     with without_native_lines():
       yield
   except ModuleNotFoundError as e:
-    raise UserError(f"{what} needs {e.name}: pip install -e '.[train]'{instead}") from None
+    raise UserError(f"{what} needs {e.name}: pip install 'fairjax[train]'{instead}") from None
 
 
 def _tfds_wikitext() -> types.ModuleType:

@@ -249,7 +249,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(('package', 'command', 'words'), [
-  *(('seqio', command, "needs seqio: pip install -e '.[train]'") for command in (
+  *(('seqio', command, "needs seqio: pip install 'fairjax[train]'") for command in (
     text_config(), 'step check-data --seqio-cache=DIR/cache', 'step data --workdir=DIR/w '
     '--config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR')),
   ('google.cloud', MEASURE.replace('vader', 'google'), "pip install 'fairjax[google]'"),
