@@ -183,16 +183,22 @@ def refused(capsys) -> Callable[..., str]:
 
 
 @pytest.fixture
-def found(capsys) -> Callable[..., Any]:
-  """Calls the command line with `--json`: the object that it prints."""
+def printed(capsys) -> Callable[..., str]:
+  """Calls the command line, which must end with 0: what it prints."""
   from fairjax.cli.main import main
 
   def call(*command):
     capsys.readouterr()
-    assert main([*map(str, command), '--json']) == 0
-    return json.loads(capsys.readouterr().out)
+    assert main([*map(str, command)]) == 0
+    return capsys.readouterr().out
 
   return call
+
+
+@pytest.fixture
+def found(printed) -> Callable[..., Any]:
+  """Calls the command line with `--json`: the object that it prints."""
+  return lambda *command: json.loads(printed(*command, '--json'))
 
 
 @pytest.fixture

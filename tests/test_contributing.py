@@ -44,10 +44,9 @@ def records(folder):
                     lambda p, n: INSULT if n < 5 * p.value else KIND)
 
 
-def test_an_attribute_is_a_file(folder, capsys, monkeypatch):
+def test_an_attribute_is_a_file(folder, printed, monkeypatch):
   monkeypatch.chdir(folder)
-  assert cli.main(['attributes', 'check', 'religion.yaml']) == 0
-  assert '0 errors' in capsys.readouterr().out
+  assert '0 errors' in printed('attributes', 'check', 'religion.yaml')
   assert cli.main(['sample', '--prompts-only', '--attribute=religion.yaml',
                    '--output=prompts.jsonl']) == 0
   prompts = [json.loads(line) for line in (folder / 'prompts.jsonl').read_text().splitlines()]

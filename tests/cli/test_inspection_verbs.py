@@ -82,8 +82,7 @@ def test_devices_that_cannot_be_opened_are_a_line(monkeypatch, capsys):
     "\n! JAX opens no device: Unable to initialize backend 'tpu': libtpu.so already in use\n")
 
 
-def test_a_checked_attribute_steers_no_terminal(tmp_path, capsys):
+def test_a_checked_attribute_steers_no_terminal(tmp_path, printed):
   path = tmp_path / 'a.yaml'
   path.write_text('name: own\nvalues: ["a\\e[31mb", C]\ntemplates: ["{value} is"]\n')
-  assert cli.main(['attributes', 'check', str(path)]) == 0
-  assert r"small letter for 'a\x1b[31mb'" in capsys.readouterr().out
+  assert r"small letter for 'a\x1b[31mb'" in printed('attributes', 'check', path)

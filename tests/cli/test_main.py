@@ -113,7 +113,7 @@ def test_files_of_an_option_that_is_given_twice_are_all_read(words):
   assert vars(cli.parse([*words.split(), 'a', 'b', f'--{name}=c']))[name] == ['a', 'b', 'c']
 
 
-def test_what_everybody_types_first(capsys):
+def test_what_everybody_types_first(capsys, printed):
   import fairjax
   for words in (['--version'], ['version']):
     with pytest.raises(SystemExit) as end:
@@ -124,14 +124,12 @@ def test_what_everybody_types_first(capsys):
     with pytest.raises(SystemExit) as end:
       cli.main(words)
     assert not end.value.code and 'usage: fairjax' in capsys.readouterr().out
-  assert cli.main([]) == 0
-  shown = capsys.readouterr().out
+  shown = printed()
   assert all(f'  {name} ' in shown for name in cli.VERBS)  # each stands in some group
 
 
-def test_completion_knows_verbs_and_options(capsys):
-  assert cli.main(['completion', 'bash']) == 0
-  script = capsys.readouterr().out
+def test_completion_knows_verbs_and_options(printed):
+  script = printed('completion', 'bash')
   assert all(word in script for word in (*cli.VERBS, '--permutations', '--dry-run'))
   subprocess.run(['bash', '-n'], input=script, text=True, check=True)
 
@@ -160,10 +158,8 @@ def test_a_group_that_is_not_there_is_said(repository, tmp_path):
   (['doctor', '--distributed=auto'], '--distributed=auto: fairjax doctor runs in one process'),
   (['compare', 'reports', 'a', 'b', '--distributed'], 'reports runs in one process'),
 ])
-def test_what_runs_in_one_process_refuses_a_group(words, message, capsys):
-  assert cli.main(words) == 2
-  error = capsys.readouterr().err
-  assert re.search(message, error) and error.count('\n') == 1
+def test_what_runs_in_one_process_refuses_a_group(words, message, refused):
+  refused(words, message)
   assert not processes.started()
 
 

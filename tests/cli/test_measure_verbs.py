@@ -51,11 +51,10 @@ def fairjax(*arguments):
   assert main([*map(str, arguments)]) == 0
 
 
-def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys, found):
+def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, printed, found):
   arguments = ('measure', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
                '--scorer=vader', '--permutations=5')
-  fairjax(*arguments)
-  shown = capsys.readouterr().out
+  shown = printed(*arguments)
   assert f'scorer {name} read only the beginning of 1 of' in shown
   assert f'\n{name} and vader ' in shown
   result = found(*arguments)
@@ -64,7 +63,7 @@ def test_measures_say_what_was_cut_and_how_scorers_agree(records, name, capsys, 
   assert [pair['scorers'] for pair in result['scorer_agreement']] == [[name, 'vader']]
 
 
-def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, monkeypatch):
+def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, printed, monkeypatch):
   own = tmp_path / 'own.jsonl'
   shutil.copy(records, own)
   measure = ('measure', f'--records={own}', '--attribute=country', f'--scorer={BERT}',
@@ -76,10 +75,8 @@ def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, mon
   assert {p.name for p in tmp_path.iterdir()} == {own.name, kept.name}
   with monkeypatch.context() as patch:
     patch.setattr(BertScorer, 'score', lambda *_: pytest.fail('scored again'))
-    fairjax(*measure)
-    assert capsys.readouterr().out == first.out
-  fairjax(*audit)
-  found = capsys.readouterr().out
+    assert printed(*measure) == first.out
+  found = printed(*audit)
   scorers = json.loads(found)['scorers']
   assert scorers[name]['truncated_texts'] == 1
   # The long frame, with every value.
@@ -87,8 +84,7 @@ def test_scores_are_kept_beside_the_records(records, name, tmp_path, capsys, mon
   assert 'truncated_texts' not in scorers['vader']
   with monkeypatch.context() as patch:
     patch.setattr(BertScorer, 'score', lambda *_: pytest.fail('scored again'))
-    fairjax(*audit)
-    assert capsys.readouterr().out == found
+    assert printed(*audit) == found
   kept.unlink()
   monkeypatch.setattr('os.access', lambda *_: False)
   fairjax(*measure)
@@ -118,7 +114,7 @@ def test_every_text_becomes_tokens_once(records, tmp_path, found, monkeypatch):
   assert seen == ['good', LONG, 'sad', LONG + 'bad']
 
 
-def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, capsys, refused):
+def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, printed, refused):
   shutil.copytree(GOLDEN, tmp_path / 'copy')
   arguments = ['measure', f'--records={records}', '--attribute=country', f'--scorer={BERT}',
                '--permutations=5']
@@ -126,8 +122,7 @@ def test_one_classifier_under_two_names_is_one_scorer(records, name, tmp_path, c
   for verb in (arguments, audit):
     refused([*verb, f'--scorer=bert:{tmp_path / "copy"}'], f'scorers {name} and bert-copy-',
             'are one and the same')
-    fairjax(*verb, f'--scorer={BERT}#dtype=bfloat16')
-    out = capsys.readouterr().out.lower()
+    out = printed(*verb, f'--scorer={BERT}#dtype=bfloat16').lower()
     assert 'one scorer' in out and 'all have the same weights' in out
   fairjax('report', *arguments[1:], f'--scorer={BERT}#dtype=bfloat16',
           f'--output={tmp_path / "report"}')

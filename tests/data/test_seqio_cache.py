@@ -75,14 +75,13 @@ def test_the_cache_of_other_data_is_refused(tmp_path):
     write_seqio_cache(prepared, prepared.config.train[0], log=print)
 
 
-def test_the_command_line_writes_the_cache(tmp_path, in_repository, capsys):
+def test_the_command_line_writes_the_cache(tmp_path, in_repository, printed):
   import seqio
 
   options = ['step', 'data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
              f'--seqio_cache={tmp_path / "cache"}', '--config.data.planted_documents=60',
              '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600']
-  assert main(options) == 0
-  assert 'seqio cache of train: 60 examples' in capsys.readouterr().out
+  assert 'seqio cache of train: 60 examples' in printed(*options)
   task = seqio.get_mixture_or_task('fairjax_planted')
   assert examples(task, use_cached=True) == examples(task)
 

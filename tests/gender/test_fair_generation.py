@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 from record_cases import records_of, write_lines
 
-from fairjax.cli import main as cli
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.gender.fair_generation.bias_tables import (
@@ -492,45 +491,37 @@ def test_groups_models_and_templates(tmp_path):
     read_completions([mixed])
 
 
-def run(capsys, *words):
-  code = cli.main(['gender', *map(str, words)])
-  return code, capsys.readouterr()
-
-
-def test_the_verb(tmp_path, vectors, capsys):
+def test_the_verb(tmp_path, vectors, printed, found):
   records = [write_records(tmp_path / f'{m}.jsonl', model=m) for m in ('one', 'two')]
   out = tmp_path / 'out'
-  code, said = run(capsys, 'subspace', '--embeddings', vectors, '--json')
-  assert code == 0 and json.loads(said.out)['subspace']['n_pairs'] == 4
-  code, said = run(capsys, 'subspace', '--embeddings', vectors)
-  assert code == 0 and '; not in the file: mother/father' in said.out
-  code, said = run(capsys, 'professions', '--records', *records)
-  assert code == 0 and '19 of 25 parsed (76.0 %)' in said.out and 'team' in said.out
-  tables = ['tables', '--records', *records, '--embeddings', vectors, '--output', out]
-  code, said = run(capsys, *tables)
-  pairs = 'those of Bolukbasi et al. 2016): woman/man, girl/boy, she/he'
-  assert code == 0 and pairs in said.out and 'neutral: +0.0000' in said.out
+  assert found('gender', 'subspace', '--embeddings', vectors)['subspace']['n_pairs'] == 4
+  assert '; not in the file: mother/father' in printed(
+    'gender', 'subspace', '--embeddings', vectors)
+  said = printed('gender', 'professions', '--records', *records)
+  assert '19 of 25 parsed (76.0 %)' in said and 'team' in said
+  tables = ['gender', 'tables', '--records', *records, '--embeddings', vectors, '--output', out]
+  said, pairs = printed(*tables), 'those of Bolukbasi et al. 2016): woman/man, girl/boy, she/he'
+  assert pairs in said and 'neutral: +0.0000' in said
   assert {p.name for p in out.iterdir()} == {
     'figure_1.png', 'figure_1.svg', 'figure_2.png', 'figure_2.svg', 'tables.json'}
   svg = (out / 'figure_1.svg').read_bytes()
-  assert run(capsys, *tables)[0] == 0 and (out / 'figure_1.svg').read_bytes() == svg
-  code, said = run(capsys, 'lipschitz', '--records', records[0], '--embeddings', vectors, '--bias',
-                   'embedding', 'embedding-debiased', '--distance', 'masked', 'jaccard', 'edit')
-  assert code == 0 and said.out.count('verdict:') == 3 and pairs in said.out
-  masked = said.out.split('d = jaccard')[0]
+  assert printed(*tables) and (out / 'figure_1.svg').read_bytes() == svg
+  said = printed('gender', 'lipschitz', '--records', records[0], '--embeddings', vectors, '--bias',
+                 'embedding', 'embedding-debiased', '--distance', 'masked', 'jaccard', 'edit')
+  assert said.count('verdict:') == 3 and pairs in said
+  masked = said.split('d = jaccard')[0]
   assert masked.count('demands nothing: ') == 2 * 10  # for each bias
   assert masked.count('and 15 more such pairs') == 2
-  code, said = run(capsys, 'lipschitz', '--records', records[0], '--bias', 'recorded:regard',
-                   'vader', '--bound', 'student', '--tolerance', '0.3', '--json')
-  (result,) = json.loads(said.out)
-  assert code == 0 and not result['guaranteed'] and result['verdict'] == 'violated'
+  (result,) = found('gender', 'lipschitz', '--records', records[0], '--bias', 'recorded:regard',
+                    'vader', '--bound', 'student', '--tolerance', '0.3')
+  assert not result['guaranteed'] and result['verdict'] == 'violated'
   # Regard differs by 0.65 between the genders, VADER hardly sees a difference: one decides.
   assert result['verdicts'] == {'recorded:regard': 'violated', 'vader': 'undecided'}
   worst = result['biases']['recorded:regard']['worst']
   assert worst['gap'] == pytest.approx(0.65, abs=0.01) and 'male' in worst['groups']
 
 
-def test_published_generations(test_data, tmp_path, capsys):
+def test_published_generations(test_data, tmp_path, found):
   """Sheng et al.'s GPT-2: women are given more female professions than men are."""
   path = test_data / 'generated' / 'nlgbias_small_gpt2_generated_samples.tsv.gz'
   embeddings = test_data / 'embeddings' / 'googlenews_w2v_300d_subset.txt.gz'
@@ -542,14 +533,12 @@ def test_published_generations(test_data, tmp_path, capsys):
   attribute.write_text(f'name: demographic\nvalues: {json.dumps(VALUES)}\n'
                        f'templates: {json.dumps(TEMPLATES)}\n', encoding='utf-8')
   common = ['--records', records, '--attribute', attribute, '--templates', '0', '1', '2', '3',
-            '--group', 'man=male', 'woman=female', '--embeddings', embeddings, '--json']
-  code, said = run(capsys, 'tables', *common)
-  (model,) = json.loads(said.out)['models']
-  assert code == 0 and model['parse']['all']['parse_rate'] > 0.9
+            '--group', 'man=male', 'woman=female', '--embeddings', embeddings]
+  (model,) = found('gender', 'tables', *common)['models']
+  assert model['parse']['all']['parse_rate'] > 0.9
   assert model['female_less_male']['bias']['student'][0] > 0.1
-  code, said = run(capsys, 'lipschitz', *common, '--distance', 'masked', 'jaccard')
-  masked, jaccard = json.loads(said.out)
-  assert code == 0 and masked['intervals'] == 60
+  masked, jaccard = found('gender', 'lipschitz', *common, '--distance', 'masked', 'jaccard')
+  assert masked['intervals'] == 60
   worst = masked['biases']['embedding']['worst']
   assert {'male', 'female'} == set(worst['groups']) and worst['slack'] < 0
   assert jaccard['biases']['embedding']['holds'] > 0

@@ -10,7 +10,6 @@ import pytest
 import scipy.stats
 
 from fairjax.cli.gender_verbs import format_finetune
-from fairjax.cli.main import main
 from fairjax.data.planted_gender import write_sts, write_tables
 from fairjax.errors import UserError
 from fairjax.gender.persons import Professions, read_professions
@@ -235,7 +234,7 @@ def test_points_rise_from_the_head_to_before_the_end(total, points):
   assert curve_steps(total, 0) == ()
 
 
-def test_steps_and_freezes_end_to_end(tmp_path, capsys, refused, found, monkeypatch):
+def test_steps_and_freezes_end_to_end(tmp_path, printed, refused, found, monkeypatch):
   monkeypatch.setattr(heads, 'make_mesh', lambda config: make_mesh(config, jax.devices()[:1]))
   write_sts(tmp_path / 'sts', seed=0, pairs=32, templates=3)
   write_tables(tmp_path)
@@ -245,8 +244,7 @@ def test_steps_and_freezes_end_to_end(tmp_path, capsys, refused, found, monkeypa
              f'--professions={tmp_path}/professions.tsv', f'--output={tmp_path}/out',
              '--freeze=none, all', '--points=2', '--curve_templates=2', '--restarts=2',
              '--epochs=1', '--batch_size=8', '--learning_rate=0.001', '--column=mine']
-  assert main(command) == 0
-  said = capsys.readouterr().out
+  said = printed(*command)
   result = json.loads((tmp_path / 'out' / 'resilience.json').read_text())
   whole, head = result['runs']
   assert (whole['freeze'], head['freeze']) == ('none', 'all')

@@ -9,7 +9,6 @@ import pytest
 import scipy.stats
 from record_cases import write_lines
 
-from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure import OpinionScorer
@@ -199,12 +198,11 @@ def lexicon(folder):
   return f'--lexicon={folder}'
 
 
-def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys, found):
+def test_the_verb_prints_tables_and_json(tmp_path, faith, printed, found):
   path = write_lines(tmp_path / 'r.jsonl', records(faith, human=[0.9, 0.1, 0.5] * 3))
   arguments = ['scorers', 'audit', f'--records={path}', f'--attribute={tmp_path / "faith.yaml"}',
                '--scorer=opinion', '--scorer=vader', '--scorer=recorded:human', lexicon(tmp_path)]
-  assert main(arguments) == 0
-  text = capsys.readouterr().out
+  text = printed(*arguments)
   assert '9 texts; 9 (100.0 %) hold a sensitive token of faith (0 of several values' in text
   assert '| Old Catholic | 3 | ' in text and '| opinion and vader | 9 | ' in text
   assert ('recorded:human: own bias not measured: recorded scores say nothing about other texts.'
@@ -214,11 +212,10 @@ def test_the_verb_prints_tables_and_json(tmp_path, faith, capsys, found):
   assert both['scorers']['vader']['own_bias']['n'] == 9
 
 
-def test_the_verb_reads_lines_of_text(tmp_path, capsys):
+def test_the_verb_reads_lines_of_text(tmp_path, printed):
   path = tmp_path / 'texts.txt'
   path.write_text('The cleaner was late.\n\nA cleaner house.\nNothing.\n')
-  assert main(['scorers', 'audit', f'--texts={path}', '--attribute=occupation', '--scorer=opinion',
-               lexicon(tmp_path)]) == 0
-  text = capsys.readouterr().out
+  text = printed('scorers', 'audit', f'--texts={path}', '--attribute=occupation',
+                 '--scorer=opinion', lexicon(tmp_path))
   assert '3 texts; 2 (66.7 %)' in text and 'lexicon of opinion: cleaner (+1)' in text
   assert 'One scorer only' in text

@@ -8,7 +8,6 @@ import pytest
 from local_server import served
 from test_inputs import zipped
 
-from fairjax.cli.main import main
 from fairjax.errors import UserError
 from fairjax.measure.scorers import lexicon as lexicons
 from fairjax.measure.scorers import load_scorer
@@ -102,15 +101,14 @@ def test_answers_that_are_no_archive(small, serve, tmp_path, code, body, message
   assert not (tmp_path / 'lexicon').exists()
 
 
-def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch, capsys, refused):
+def test_the_verb_fetches_the_real_lists(serve, tmp_path, test_data, monkeypatch, printed, refused):
   words = {name: (test_data / 'lexicons' / f'opinion_{kind}.txt').read_text('utf-8')
            for name, kind in zip(FILES, ('positive', 'negative'), strict=True)}
   assert {n: hashlib.sha256(w.encode('utf-8')).hexdigest() for n, w in words.items()} == SHA256
   output = tmp_path / 'lexicon'
   command = ['scorers', 'lexicon', f'--output={output}']
   monkeypatch.setattr(lexicons, 'URL', serve(archive(words)))
-  assert main(command) == 0
-  out = capsys.readouterr().out
+  out = printed(*command)
   assert 'CC BY 4.0' in out and '2006 positive' in out
   for url, message in (('https://127.0.0.1:1/l.zip', '--lexicon POSITIVE NEGATIVE'),
                        (serve(archive()), 'is not the list of Hu and Liu')):

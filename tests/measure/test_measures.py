@@ -355,7 +355,7 @@ def test_repeated_records_are_refused_or_reported(files):
     'n differs', 'samples are numbered, but not all values of a template have the same numbers']
 
 
-def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
+def test_interrupted_scoring_goes_on(files, monkeypatch, capsys, printed):
   attribute = load_attribute(str(files / 'colour.yaml'))
   path = write_lines(files / 'r.jsonl', make_records(attribute, samples=6))
   arguments = ['measure', f'--records={path}', f'--attribute={files}/colour.yaml',
@@ -375,13 +375,11 @@ def test_interrupted_scoring_goes_on(files, monkeypatch, capsys):
   assert 'the same command continues' in capsys.readouterr().err
   seen.clear()
   most[0] = None
-  assert main(arguments) == 0
-  resumed = capsys.readouterr().out
+  resumed = printed(*arguments)
   texts = len({r['continuation'] for r in make_records(attribute, samples=6)})
   assert sum(seen) == texts - 6  # three chunks of two were kept
   assert main(arguments) == 0 and sum(seen) == texts - 6  # and now all are
   assert capsys.readouterr().out == resumed
   assert [p.name for p in (files / 'scores').iterdir()] == ['colour.opinion.jsonl']
   monkeypatch.undo()
-  assert main([a for a in arguments if not a.startswith('--keep')]) == 0
-  assert capsys.readouterr().out == resumed
+  assert printed(*[a for a in arguments if not a.startswith('--keep')]) == resumed

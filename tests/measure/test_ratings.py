@@ -448,7 +448,7 @@ def test_the_floor_of_fifty_ratings_is_that_of_h40():
   assert np.mean([f.null_p95 for f in floors]) == pytest.approx(0.110, abs=0.006)
 
 
-def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
+def test_the_import_and_the_report_say_it(tmp_path, check_keys, printed):
   path = write_records(tmp_path / 'r.jsonl', samples=30, templates=(8, 9),
                        values=('designer', 'accountant'), text=lambda m, v, t, s: f'{m} {v} {s}')
   assert cli.main(['human', 'export', f'--records={path}', f'--output={tmp_path / "s"}',
@@ -462,9 +462,8 @@ def test_the_import_and_the_report_say_it(tmp_path, check_keys, capsys):
 
   files = [fill(sheet, label) for sheet in sorted((tmp_path / 's').glob('*.csv'))]
   output = tmp_path / 'measures' / 'human.json'
-  assert cli.main(['human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
-                   '--permutations=99', '--scorer=vader', *map(str, files)]) == 0
-  out, result = capsys.readouterr().out, read_human(output)
+  out, result = printed('human', 'import', f'--key={tmp_path / "s.key.json"}', f'--output={output}',
+                        '--permutations=99', '--scorer=vader', *files), read_human(output)
   check_keys(result, 'human')
   found, = result['tasks']['sentiment']['individual_fairness']['differences']
   first, second = sorted(MODELS)

@@ -61,7 +61,7 @@ def test_bfloat16_is_near_and_keeps_float32_caches_on_cpu():
   assert kept == {jnp.dtype(wide)}
 
 
-def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, capsys, refused):
+def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, printed, refused):
   out = tmp_path / 'towns.jsonl'
   command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
              '--samples=5', '--max-new-tokens=6', '--batch-size=2', '--seed=7']
@@ -78,9 +78,8 @@ def test_the_verb_samples_resumes_and_measures(tmp_path, folder, attribute, caps
   write_sealed_json(manifest, state | {'complete': False})
   assert cli.main(command) == 0 and out.read_bytes() == content
   refused([*command, '--temperature=0.5'], 'generated otherwise')
-  assert cli.main(['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
-                   '--permutations=20']) == 0
-  assert 'I.F. ' in capsys.readouterr().out
+  assert 'I.F. ' in printed('measure', f'--records={out}', f'--attribute={attribute}',
+                            '--scorer=vader', '--permutations=20')
   # Its rewordings are an arm of the records.
   attribute.write_text(ATTRIBUTE + '''rewordings:
   - ['A {value} is', 'This {value} is', 'That {value} is']
@@ -108,12 +107,10 @@ templates: ['From {from} to {to} is']
 """)
   out = tmp_path / 'crossed.jsonl'
   command[2:4] = f'--attribute={crossed}', f'--output={out}'
-  capsys.readouterr()
   assert cli.main([*command, '--fraction=0.8']) == 0
   assert len({r['value'] for r in read_records(out)}) == 7
-  assert cli.main(['measure', f'--records={out}', f'--attribute={crossed}', '--scorer=vader',
-                   '--permutations=20']) == 0
-  found = capsys.readouterr().out
+  found = printed('measure', f'--records={out}', f'--attribute={crossed}', '--scorer=vader',
+                  '--permutations=20')
   assert 'main effect of from' in found and ' KL\n' in found
   assert 'no record of 2 combinations' in found
 
@@ -164,14 +161,13 @@ def test_more_tokens_than_the_model_has_positions_are_refused_in_one_line(
 
 
 def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
-    tmp_path, folder, attribute, capsys, refused, found):
+    tmp_path, folder, attribute, printed, refused, found):
   out, sidecar = tmp_path / 'towns.jsonl.gz', tmp_path / 'towns.next_token.json'
   sample = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
             '--samples=4', '--max-new-tokens=4']
   measure = ['measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
              '--permutations=20']
-  assert cli.main(sample) == 0
-  assert 'KL of the next token' in capsys.readouterr().out
+  assert 'KL of the next token' in printed(*sample)
   mean, largest = oracle_kl(folder)
   measures = found(*measure)
   divergence = measures['next_token_divergence']
@@ -179,8 +175,7 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
   assert divergence['kl'] == pytest.approx(mean, rel=1e-4)
   assert divergence['kl_largest'] == pytest.approx(largest, rel=1e-4)
   assert set(measures['absent']) == {'semantic_similarity'}
-  assert cli.main(measure) == 0
-  assert f'{mean:.4f}' in capsys.readouterr().out
+  assert f'{mean:.4f}' in printed(*measure)
 
   # A finished file keeps it; one that is gone or damaged is made again, with the same content.
   content = sidecar.read_bytes()

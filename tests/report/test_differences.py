@@ -177,10 +177,9 @@ def test_a_report_is_found_in_all_its_places(reports, tmp_path):
   os.close(source)
 
 
-def test_the_verb_prints_writes_and_refuses(reports, tmp_path, capsys, refused, found):
+def test_the_verb_prints_writes_and_refuses(reports, tmp_path, printed, refused, found):
   one, two = map(str, reports)
-  assert main(['compare', 'reports', one, two]) == 0
-  assert '## Differences' in capsys.readouterr().out
+  assert '## Differences' in printed('compare', 'reports', one, two)
   differences = found('compare', 'reports', one, two, '--models', 'x', 'y')['differences']
   assert differences[0]['models'] == ['x', 'y']
   target = tmp_path / 'd.md'

@@ -89,22 +89,17 @@ TINY = RUN | {
   'measure.encoder': '', 'measure.similarity_threshold': 'encoder'}
 
 
-@pytest.mark.parametrize('option', [
-  '--names=missing.txt', '--terms=missing.tsv', '--winogender=missing', '--professions=missing.tsv',
-  '--persons=1'])
-def test_what_the_measures_lack_is_said_before_the_training(
-    tmp_path, refused, in_repository, monkeypatch, option):
-  monkeypatch.setattr('fairjax.run.job.Job.run', lambda self: pytest.fail('it trains'))
-  refused(['compare', 'mitigations', '--config=configs/mitigations.py',
-           f'--workdir={tmp_path / "run"}', option], option.partition('=')[2])
-
-
-@pytest.mark.parametrize('field', ['cda_names', 'cda_pairs'])
-def test_the_lists_of_a_cda_variant_are_read_before_step_1(
-    tmp_path, refused, in_repository, monkeypatch, field):
-  monkeypatch.setattr('fairjax.run.job.Job.curriculum', lambda *_: pytest.fail('it trains'))
-  refused(['step', 'train', '--config=configs/mitigations.py', f'--workdir={tmp_path / "run"}',
-           f"--config.data.{field}=('missing.txt',)"], 'missing.txt')
+@pytest.mark.parametrize(('verb', 'option', 'method'), [
+  *(('compare mitigations', option, 'run') for option in (
+    '--names=missing.txt', '--terms=missing.tsv', '--winogender=missing',
+    '--professions=missing.tsv', '--persons=1')),
+  *(('step train', f'--config.data.{field}=missing.txt', 'curriculum')
+    for field in ('cda_names', 'cda_pairs'))])
+def test_what_is_lacking_is_said_before_the_training(
+    tmp_path, refused, in_repository, monkeypatch, verb, option, method):
+  monkeypatch.setattr(f'fairjax.run.job.Job.{method}', lambda *_: pytest.fail('it trains'))
+  refused([*verb.split(), '--config=configs/mitigations.py', f'--workdir={tmp_path}/run', option],
+          option.partition('=')[2])
 
 
 def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch):
@@ -120,7 +115,7 @@ def test_several_processes_leave_the_table_to_one(tmp_path, capsys, monkeypatch)
 
 
 def test_the_verb_from_corpus_to_table(
-    tmp_path, capsys, repository, monkeypatch, no_figures, one_device):
+    tmp_path, printed, repository, monkeypatch, no_figures, one_device):
   """The example of the help trains, samples and measures all models, and continues none twice."""
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'configs').symlink_to(repository / 'configs')
@@ -128,8 +123,7 @@ def test_the_verb_from_corpus_to_table(
   command = [*COMMANDS['compare mitigations'].example.split()[1:],
              *(f'--config.{k}={v}' for k, v in TINY.items()), '--config.decoding=steer:1',
              '--persons=2']
-  assert main(command) == 0
-  out = capsys.readouterr().out
+  out = printed(*command)
   assert out.startswith('| model |')
   for name in ('baseline', 'cda-two'):
     assert f'| {name} |' in out
@@ -145,5 +139,4 @@ def test_the_verb_from_corpus_to_table(
   assert plain.vocabulary.fingerprint == augmented.vocabulary.fingerprint
   assert augmented.store('train').documents > plain.store('train').documents == 600
   assert augmented.store('valid').sha256 == plain.store('valid').sha256
-  assert main([*command, '--json']) == 0
-  assert json.loads(capsys.readouterr().out) == found
+  assert json.loads(printed(*command, '--json')) == found

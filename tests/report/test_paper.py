@@ -108,7 +108,7 @@ def test_tables_1_5_and_6_hold_the_numbers_of_the_runs(number, attribute, runs, 
 
 
 def test_what_is_lacking_is_said_and_nothing_is_mixed(
-    runs, tmp_path, monkeypatch, capsys, refused):
+    runs, tmp_path, monkeypatch, capsys, printed, refused):
   words, _ = runs
   assert main(['compare', 'paper', words[0], '--table=1']) == 0
   assert 'WikiText-103: no run of occupation.' in capsys.readouterr().out.replace('&#45;', '-')
@@ -116,10 +116,8 @@ def test_what_is_lacking_is_said_and_nothing_is_mixed(
   bare = dataclasses.replace(row, subset_perplexity=None, measures=row.measures | {
     'semantic_similarity': None, 'coupled': False})
   write(tmp_path / 'mine', [bare], source='lines', attribute='occupation', name='mine')
-  capsys.readouterr()
-  assert main(['compare', 'paper', str(tmp_path / 'mine'), '--table=1', '--format=text',
-               '--perplexity=token']) == 0
-  text = capsys.readouterr().out
+  text = printed('compare', 'paper', tmp_path / 'mine', '--table=1', '--format=text',
+                 '--perplexity=token')
   assert 'mine: 2 values were not measured: PPL_s of Baseline, S.S. of Baseline.' in text
   assert '(paper)' not in text  # which has no such corpus
   assert f'{row.perplexity["token"]:.1f}' in text and 'PPL and PPL_s are per token' in text

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from record_cases import records_of, write_lines
 
-from fairjax.cli.main import main
 from fairjax.counterfactual.attributes import Attribute, Template, Value
 from fairjax.errors import UserError
 from fairjax.measure import OpinionScorer, measure_records, perplexities, read_generations
@@ -235,7 +234,7 @@ def test_the_brief_table_takes_chance_off():
     assert line[2:] == [f"{e['value'] - e['null_mean']:.4f}", f"{e['p_value']:.2g}", '30']
 
 
-def test_measure_prints_what_stands_beside(tmp_path, capsys, refused, found):
+def test_measure_prints_what_stands_beside(tmp_path, printed, refused, found):
   from test_similarity import TINY
 
   from fairjax.counterfactual import load_attribute
@@ -243,8 +242,7 @@ def test_measure_prints_what_stands_beside(tmp_path, capsys, refused, found):
     load_attribute('country'), 3, lambda p, s: ('good', 'bad', 'far')[(s + p.value) % 3], 2))
   base = ['measure', f'--records={path}', '--attribute=country', '--scorer=vader',
           '--permutations=5']
-  assert main(base) == 0
-  shown = capsys.readouterr().out
+  shown = printed(*base)
   for words in ('S.S. (H-27) was not measured for r: no sentence encoder',
                 'KL of the next token was not measured for r: records hold texts only'):
     assert words in shown
@@ -253,8 +251,7 @@ def test_measure_prints_what_stands_beside(tmp_path, capsys, refused, found):
                      f'--baseline-records={path}')['semantic_similarity']
   assert similarity['n'] == 40 and similarity['left_out'] == 20 and similarity['value'] <= 0.25
   assert similarity['threshold_source'] == 'calibrated: 0.25 of the baseline are above'
-  assert main(tiny) == 0
-  shown = capsys.readouterr().out
+  shown = printed(*tiny)
   assert re.search(r' S\.S\. +words \(floor\) *\n', shown)
   for arguments, words in (
       ([*base, '--similarity-threshold=0.3'], 'needs --encoder'),

@@ -108,13 +108,11 @@ def test_perplexities_of_the_baseline_are_those_of_one_text(country, occupation)
   assert found[0]['test_sensitive'] != found[1]['test_sensitive']
 
 
-def test_going_back_and_forth_finds_everything_done(text, country, occupation, capsys, found):
+def test_going_back_and_forth_finds_everything_done(text, country, occupation, printed, found):
   second, before = occupation
   kept = contents(second)
   for attribute in ('country', 'occupation', 'country'):
-    capsys.readouterr()
-    assert main(arguments('run', text, country, attribute=attribute)) == 0
-    assert 'nothing to do' in capsys.readouterr().out
+    assert 'nothing to do' in printed(*arguments('run', text, country, attribute=attribute))
   assert found(*arguments('models select', text, country, attribute='occupation'),
                '--relevance=next_token_divergence')['scorers']
   assert main(arguments('run', text, second, attribute='occupation')) == 0  # by its own name
@@ -144,7 +142,7 @@ def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, re
 
 
 def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
-    text, country, occupation, tmp_path, monkeypatch, capsys):
+    text, country, occupation, tmp_path, monkeypatch, printed):
   """Nothing is trained, sampled, or asked again; the measures are those of a run with both."""
   from fairjax.measure.scorers import base as scorers
   from fairjax.run import job as main_job
@@ -177,8 +175,6 @@ def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
   (left := run / 'measures/baseline/country.parts.jsonl').write_text('half')
   assert main(arguments('run', text, run)) == 0 and not left.exists()
   assert read(run / 'report/report.json')['rows'] == read(fresh / 'report/report.json')['rows']
-  capsys.readouterr()
-  assert main(arguments('run', text, run)) == 0
-  assert 'nothing to do' in capsys.readouterr().out
+  assert 'nothing to do' in printed(*arguments('run', text, run))
   assert list(read(run / 'config.json')['config']['measure']['scorers']) == [
     'vader', BERT]

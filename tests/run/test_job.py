@@ -391,10 +391,9 @@ def test_parent_digests_link_the_stages(finished):
 
 
 @pytest.mark.tf
-def test_a_finished_workdir_is_left_alone(finished, capsys):
+def test_a_finished_workdir_is_left_alone(finished, printed):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()}
-  assert main(_arguments('run', finished)) == 0
-  assert 'nothing to do' in capsys.readouterr().out
+  assert 'nothing to do' in printed(*_arguments('run', finished))
   assert {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()} == before
 
 
@@ -504,13 +503,12 @@ def test_a_run_on_eight_devices_trains_what_one_trains(tmp_path, finished, repos
 
 
 @pytest.mark.tf
-def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, capsys, refused, found):
+def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, printed, refused, found):
   """The workdir is only read; the same command finds everything done; both ends are measured."""
   before, output, name = contents(finished), tmp_path / 'relearned', 'country-embedding-10'
   command = ['models', 'relearn', f'--workdir={finished}', f'--name={name}',
              f'--output={output}', '--steps=4', '--every=2', '--samples=20']
-  assert main(command) == 0
-  said = capsys.readouterr().out
+  said = printed(*command)
   assert contents(finished) == before
   result = json.loads((output / 'relearning.json').read_text())
   assert [p['step'] for p in result['curve']] == [0, 2, 4]

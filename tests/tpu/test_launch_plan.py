@@ -385,10 +385,10 @@ def test_exit_codes_mean_the_same_on_the_worker():
   ('quickstart', [False, False, False]),  # its planted text is about the attribute
   ('wikitext103', [False, True, True])])
 def test_a_sweep_is_the_grid_of_its_config_and_trains_step_1_once(
-    config, shared, capsys, in_repository):
-  assert cli.main(['tpu', 'run', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16', '--',
-                   'run', f'--config=configs/{config}.py', '--workdir=gs://bkt/w']) == 0
-  starts = [line for line in capsys.readouterr().out.splitlines() if '--config.attribute=' in line]
+    config, shared, printed, in_repository):
+  shown = printed('tpu', 'run', '--zone=us-east5-b', '--sweep', '--dry_run', '--tpu=v6e-16', '--',
+                  'run', f'--config=configs/{config}.py', '--workdir=gs://bkt/w')
+  starts = [line for line in shown.splitlines() if '--config.attribute=' in line]
   assert [re.search(r'--workdir=/mnt/fairjax/bkt/w/(\w+)', line)[1] for line in starts] == [
     'country', 'occupation', 'name']
   assert ['--config.step1_from=../country' in line for line in starts] == shared
