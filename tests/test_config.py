@@ -145,7 +145,7 @@ def test_a_config_that_fails_is_one_line_with_its_place(tmp_path, monkeypatch, c
   path.write_text(content)
   monkeypatch.chdir(tmp_path)
   with pytest.raises(UserError) as error:
-    (load_sweep if 'sweep' in content else load_config)(path.name)
+    (load_sweep if 'sweep' in content else load_config)(f'./{path.name}')
   assert words in str(error.value)
   if 'Error' in words:
     assert error.value.__cause__ is not None  # for --debug
