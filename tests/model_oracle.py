@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fairjax.config import ModelConfig
-from fairjax.model import Branches, TransformerXL, init_memory
+from fairjax.model import Branches, TransformerXL, init_memory, language_model
 from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoding import run_decoding
 from fairjax.pretrained.decoder_files import read_decoder_config, to_decoder_params
@@ -137,6 +137,14 @@ def forward(config, params, tokens, memory):
   if config.final_norm:
     x = layer_norm(x, params['final_norm_scale'], params['final_norm_bias'])
   return x, states
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def whole_logits(config, params, tokens):
+  """Logits of texts that a Transformer-XL reads at once."""
+  memory = init_memory(dataclasses.replace(config, memory_len=0), len(tokens))
+  hidden = TransformerXL(config).apply({'params': params}, tokens, memory).hidden
+  return language_model(config).logits(params, hidden)
 
 
 def separate_passes(config, params, tokens, memory, branches):

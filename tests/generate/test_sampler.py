@@ -1,6 +1,5 @@
 """Coupled sampling: what it depends on, what stops it, and its distribution."""
 
-import dataclasses
 import itertools
 import re
 
@@ -9,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from model_oracle import continuation_logits, make_params
+from model_oracle import continuation_logits, make_params, whole_logits
 
 from fairjax.config import ModelConfig
 from fairjax.generate import noise, sampler
 from fairjax.generate.sampler import sample_continuations
-from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
 
 CONFIG = ModelConfig(
@@ -167,12 +165,9 @@ def test_all_texts_may_end_at_once(params):
 
 def exact_texts(params, prefix, length):
   """Probability of every token sequence, from the model without a cache."""
-  model, vocab = TransformerXL(CONFIG), CONFIG.vocab_size
-  texts = np.array(list(itertools.product(range(vocab), repeat=length)))
+  texts = np.array(list(itertools.product(range(CONFIG.vocab_size), repeat=length)))
   whole = np.concatenate([np.tile(prefix, (len(texts), 1)), texts], axis=1)
-  memory = init_memory(dataclasses.replace(CONFIG, memory_len=0), len(whole))
-  logits = np.asarray(jax.jit(lambda params, text: language_model(model.config).logits(
-    params, model.apply({'params': params}, text, memory).hidden))(params, whole), np.float64)
+  logits = np.asarray(whole_logits(CONFIG, params, whole), np.float64)
   log_p = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
   start = len(prefix) - 1
   return np.exp(sum(log_p[np.arange(len(texts)), start + t, texts[:, t]] for t in range(length)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.spatial.distance
 import scipy.special
+from model_oracle import whole_logits
 from record_cases import records_of
 from test_sampler import CONFIG, make_params
 from test_similarity import ATTRIBUTE
@@ -26,7 +27,6 @@ from fairjax.measure.words import (
   pairwise_js,
   word_divergence,
 )
-from fairjax.model import TransformerXL, init_memory, language_model
 from fairjax.model.decoding import TransformerXLDecoder
 from fairjax.run.next_token import next_token_divergence
 
@@ -181,16 +181,10 @@ def test_log_probs_are_those_of_a_whole_pass():
   prefixes = [Prefix(t, a, 'w ' * (t + 2 * a) + 'xyz'[a]) for t in range(2) for a in range(3)]
   found = next_token_log_probs(params, TransformerXLDecoder(CONFIG), Words(), prefixes)
   assert [x.shape for x in found] == [(3, 10), (3, 10)]
-  model = TransformerXL(CONFIG)
-
-  @jax.jit  # padded behind the text, which changes nothing before it: one length compiles once
-  def whole(ids):
-    hidden = model.apply({'params': params}, ids, init_memory(CONFIG, 1)).hidden
-    return language_model(model.config).logits(params, hidden)
-
   for prefix, got in zip(prefixes, np.concatenate(found), strict=True):
     ids = [1, *Words().encode(prefix.text)]
-    logits = whole(jnp.array([ids + [0] * (12 - len(ids))]))[0, len(ids) - 1, :10]
+    text = jnp.array([ids + [0] * (12 - len(ids))])  # one length compiles once
+    logits = whole_logits(CONFIG, params, text)[0, len(ids) - 1, :10]
     np.testing.assert_allclose(got, jax.nn.log_softmax(logits), atol=1e-5)
     assert np.exp(got).sum() == pytest.approx(1, abs=1e-12)
 

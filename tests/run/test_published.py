@@ -65,11 +65,9 @@ def command(files, workdir, **changes):
 
 
 @pytest.fixture(scope='module')
-def finished(files, tmp_path_factory, in_repository_in_module, one_device):
+def finished(files, tmp_path_factory, in_repository_in_module, no_figures_in_module, one_device):
   workdir = tmp_path_factory.mktemp('run') / 'w'
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr('fairjax.report.report._draw', lambda *arguments: [])
-    assert main(command(files, workdir)) == 0
+  assert main(command(files, workdir)) == 0
   return workdir
 
 
