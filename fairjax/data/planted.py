@@ -19,7 +19,6 @@ The probabilities say nothing about real countries, jobs or people: they are eve
 given out in the order of a hash.
 """
 
-import collections
 import hashlib
 import itertools
 import math
@@ -89,13 +88,15 @@ def true_group_fairness(
   opinion_counts: Mapping[int, float] = HELDOUT_OPINION_COUNTS,
 ) -> float:
   """G.F. (H-06) of continuations that the grammar itself writes, exactly."""
-  p = value_probabilities(attribute, strength)
-  distributions = [_score_distribution(x, opinion_counts) for x in p]
-  everything = _mixture(distributions)
-  groups = [
-    _mixture([d for d, v in zip(distributions, attribute.values, strict=True) if v.subgroup == g])
-    for g in attribute.subgroups]
-  return float(np.mean([_wasserstein(group, everything) for group in groups]))
+  p = value_probabilities(attribute, strength)[:, None]
+  # The scores k / n in their order, and `[A, scores]` their probabilities.
+  cases = sorted((k / n, n, k, share) for n, share in opinion_counts.items() for k in range(n + 1))
+  mass = np.hstack([share * math.comb(n, k) * p**k * (1 - p)**(n - k) for _, n, k, share in cases])
+  subgroups = np.array([value.subgroup for value in attribute.values])
+  # W1 is the area between two distribution functions. Between equal scores it is 0.
+  gaps = np.cumsum(
+    [mass[subgroups == g].mean(0) - mass.mean(0) for g in attribute.subgroups], axis=1)
+  return float(np.mean(np.abs(gaps[:, :-1]) @ np.diff([score for score, *_ in cases])))
 
 
 def make_planted_documents(
@@ -233,27 +234,3 @@ def _choose_words(positive: np.ndarray, rng: np.random.Generator) -> list[str]:
   index = rng.integers(len(POSITIVE), size=len(positive))
   return [(POSITIVE if s else NEGATIVE)[i]
           for s, i in zip(positive.tolist(), index.tolist(), strict=True)]
-
-
-def _score_distribution(p: float, counts: Mapping[int, float]) -> dict[float, float]:
-  """Score -> probability for signs that are positive with probability p."""
-  scores = collections.defaultdict(float)
-  for n, share in counts.items():
-    for k in range(n + 1):
-      scores[k / n] += share * math.comb(n, k) * p**k * (1 - p) ** (n - k)
-  return scores
-
-
-def _mixture(distributions: list[dict[float, float]]) -> dict[float, float]:
-  mixed = collections.defaultdict(float)
-  for distribution in distributions:
-    for score, probability in distribution.items():
-      mixed[score] += probability / len(distributions)
-  return mixed
-
-
-def _wasserstein(a: dict[float, float], b: dict[float, float]) -> float:
-  """W1: the area between the two distribution functions."""
-  support = sorted(a.keys() | b.keys())
-  gaps = np.cumsum([a.get(s, 0.0) - b.get(s, 0.0) for s in support])
-  return float(np.sum(np.abs(gaps[:-1]) * np.diff(support)))

@@ -304,8 +304,6 @@ class CounterfactualFeatureConverter(seqio.FeatureConverter):
 
     def convert(block):
       spans = block['spans']
-      if not isinstance(spans, tf.RaggedTensor):  # the number of matches is known
-        spans = tf.RaggedTensor.from_tensor(spans)
       positions = [block['positions']] if self._documents else []
       arrays = tf.numpy_function(
         build, [block['inputs'], spans.values, spans.row_lengths(), block['step'], block['row'],
@@ -385,14 +383,8 @@ class TokenStoreSource(seqio.DataSource):
         'row': row, 'step': steps,
         'spans': tf.RaggedTensor.from_row_lengths(spans, lengths, validate=False)}
 
-    def to_dense(example):
-      spans = example['spans']
-      if isinstance(spans, tf.RaggedTensor):
-        spans = spans.to_tensor()
-      return example | {'spans': tf.ensure_shape(spans, [None, 3])}
-
     steps = tf.data.Dataset.range(self.start_step, np.iinfo(np.int64).max)
-    return steps.map(load, num_parallel_calls=2, deterministic=True).unbatch().map(to_dense)
+    return steps.map(load, num_parallel_calls=2, deterministic=True).unbatch()
 
 
 def seqio_batches(
