@@ -21,6 +21,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.model import CausalLM, language_model
+from fairjax.model.causal_lm import wide
 from fairjax.model.decoder import DecoderModel
 from fairjax.model.decoder_config import DecoderConfig
 from fairjax.pretrained import (
@@ -35,7 +36,6 @@ from fairjax.pretrained import (
 )
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
 from fairjax.pretrained.masked_rows import special_tokens
-from fairjax.pretrained.models import wide
 from fairjax.vocabulary import TokenizerVocabulary, Vocabulary
 
 BLANK = '[BLANK]'
@@ -238,8 +238,7 @@ class CausalModel(_Batched):
     return jax.nn.log_softmax(self._scores(params, last), axis=-1)
 
   def _scores(self, params: Any, hidden: jax.Array) -> jax.Array:
-    logits = self._model.logits(params['model'], hidden)[..., :self._vocabulary.size]
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return wide(self._model.logits(params['model'], hidden)[..., :self._vocabulary.size])
 
   @functools.cached_property
   def _nll(self) -> BatchRunner:

@@ -30,7 +30,8 @@ from jaxtyping import Array, Bool, Float, Int
 from fairjax.config import ModelConfig, model_identity
 from fairjax.model.attention import sinusoids
 from fairjax.model.decoder_config import DecoderConfig
-from fairjax.model.softmax import embed_tokens, logits_and_bias, parameter_table
+from fairjax.model.layers import finish, layer_norm
+from fairjax.model.softmax import embed_tokens, logits_and_bias, lowest, parameter_table
 
 # The loop that reads new tokens one by one, for any decoder that caches keys and values. Keys and
 # values of the new tokens are in chunks. Each stage is a loop whose state holds the chunks that it
@@ -207,9 +208,6 @@ def run_decoding(
   return state[3]
 
 
-_LAYER_NORM_EPS = 1e-5
-
-
 class Weights(NamedTuple):
   r"""Parameters in the compute dtype, cut by layer; 1/sqrt(H) is folded into queries, u and v."""
 
@@ -291,13 +289,13 @@ class TransformerXLDecoder(Decoder):
         layer['relative_bias'][:, -size:]).transpose(0, 2, 1, 3)
       scores = jnp.einsum('ainh,ajnh->anij', _add(q, layer['content_bias']), k)
       scores += jnp.take_along_axis(by_distance, column, axis=-1)
-      probability = _softmax(jnp.where(mask, scores, _lowest(scores.dtype)))
+      probability = _softmax(jnp.where(mask, scores, lowest(scores.dtype)))
       context = jnp.einsum('anij,ajnh->ainh', probability, v)
-      x = _finish_layer(layer, c, x, jnp.tensordot(context, layer['output'], 2))
+      x = finish(c, layer, x, jnp.tensordot(context, layer['output'], 2), keeps={})
       bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
       layers.append(PrefixLayer(
         jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
-        jnp.where(valid[:, None], bias, _lowest(bias.dtype)),
+        jnp.where(valid[:, None], bias, lowest(bias.dtype)),
         jnp.einsum('ajnh,nhd->anjd', v, layer['output'])))
     return tuple(layers), _final(weights, x[:, -1])
 
@@ -324,7 +322,7 @@ class TransformerXLDecoder(Decoder):
         jax.lax.dynamic_slice_in_dim(
           jnp.pad(r, [(0, 0)] * (r.ndim - 1) + [(0, slots)]), start, size + slots, axis=-1)
         for r in (layer['relative'], layer['relative_bias']))
-      relative_bias = jnp.where(seen, relative_bias, _lowest(relative_bias.dtype))
+      relative_bias = jnp.where(seen, relative_bias, lowest(relative_bias.dtype))
 
       of_prefix = prefix[i]
       to_prefix = jnp.einsum('ard,adnq->arnq', normed, of_prefix.keys + relative[None, ..., :size])
@@ -346,10 +344,10 @@ class TransformerXLDecoder(Decoder):
         begin, end = end, end + num_slots([chunk])
         context = skip_if_empty(
           used, own_context, probability[..., begin:end], chunk.values[i], add_to=context)
-      x = _finish_layer(
-        layer, c, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
+      x = finish(
+        c, layer, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
         + jnp.einsum(
-          'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
+          'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values), keeps={})
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
     return _final(weights, x), Chunk(tuple(keys), tuple(values))
@@ -362,7 +360,7 @@ class TransformerXLDecoder(Decoder):
 def _norm_input(layer, config, x):
   """Input of the projections of queries, keys and values."""
   if config.norm == 'pre':
-    return _layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
+    return layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
   return x
 
 
@@ -372,30 +370,9 @@ def _project(layer, x):
   return qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
 
 
-def _finish_layer(layer, config, x, attended):
-  """Residuals, feed-forward and norms."""
-  attention_norm = layer['attention_norm_scale'], layer['attention_norm_bias']
-  ff_norm = layer['ff_norm_scale'], layer['ff_norm_bias']
-  x = x + attended
-  if config.norm == 'post':
-    x = _layer_norm(x, *attention_norm)
-  y = _layer_norm(x, *ff_norm) if config.norm == 'pre' else x
-  y = jax.nn.relu(_add(jnp.einsum('...d,df->...f', y, layer['ff_in']), layer['ff_in_bias']))
-  x = x + _add(jnp.einsum('...f,fd->...d', y, layer['ff_out']), layer['ff_out_bias'])
-  return _layer_norm(x, *ff_norm) if config.norm == 'post' else x
-
-
 def _final(weights, x):
   """Input of the softmax."""
-  return x if weights.final_norm is None else _layer_norm(x, *weights.final_norm)
-
-
-def _layer_norm(x, scale, bias):
-  """Layer norm over the last axis with statistics in at least float32."""
-  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  wide -= wide.mean(axis=-1, keepdims=True)
-  wide *= jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + _LAYER_NORM_EPS)
-  return _add(wide.astype(x.dtype) * jnp.broadcast_to(scale, x.shape), bias)
+  return x if weights.final_norm is None else layer_norm(x, *weights.final_norm)
 
 
 def _softmax(scores):
@@ -407,8 +384,3 @@ def _softmax(scores):
 def _add(x, bias):
   """Adds a bias to the trailing axes."""
   return x + jnp.broadcast_to(bias, x.shape)
-
-
-def _lowest(dtype):
-  """A score whose attention weight is 0, even when two of them are added."""
-  return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

@@ -333,5 +333,5 @@ def _equal_parts(num_tokens: int, num_words: int) -> int:
 
 
 def lowest(dtype: Any) -> jax.Array:
-  """A logit for no word; it is finite, so that the difference of two is defined."""
+  """A logit for no word, a score of no weight; finite, as the sum and difference of two are."""
   return jnp.asarray(jnp.finfo(dtype).min / 4, dtype)

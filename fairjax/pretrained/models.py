@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fairjax.errors import UserError
+from fairjax.model.causal_lm import wide
 from fairjax.model.xla_features import takes_rows_only
 from fairjax.pretrained.checkpoint import Architecture
 
@@ -265,11 +266,6 @@ def _drop(x, rate: float, key) -> Array:
   if key is None or not rate:
     return x
   return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
-
-
-def wide(x) -> Array:
-  """In float32, or in its own dtype if that is wider."""
-  return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 # Which parameters a further training may move: none of the embedding, or of the first k layers.
