@@ -12,7 +12,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fairjax.config import Config, ModelConfig, parse_variant
-from fairjax.counterfactual import load_attribute
+from fairjax.counterfactual import COUNT_NAMES, load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import noise, sampler
 from fairjax.model import CausalLM, language_model
@@ -25,7 +25,7 @@ from fairjax.train import check_batch_size, make_mesh, params_template, steps
 from fairjax.train.memory import device_bytes
 from fairjax.train.optimizer import Adam
 from fairjax.train.sharding import batch_sharding, replicated
-from fairjax.train.steps import BRANCH_COUNTS, FairnessTerm, TrainState
+from fairjax.train.steps import FairnessTerm, TrainState
 
 
 def slice_devices(where: Slice, *, num_slices: int = 1) -> list:
@@ -153,7 +153,7 @@ def _debias(config: Config, model: ModelConfig, mesh: Mesh) -> tuple[Callable, t
     'branch_tokens': _rows(
       mesh, (*branches, stage.pieces_per_branch + stage.branch_tokens), jnp.int32),
     'branch_weight': _rows(mesh, branches, jnp.float32),
-    'branch_counts': _rows(mesh, (rows, len(BRANCH_COUNTS)), jnp.int32)}
+    'branch_counts': _rows(mesh, (rows, len(COUNT_NAMES)), jnp.int32)}
   if stage.branch_tokens:
     batch['branch_tail'] = _rows(mesh, (*branches, stage.branch_tokens), jnp.bool_)
   weights = {name: _scalar(jnp.float32, mesh) for name in ('embedding', 'sentiment')}

@@ -370,7 +370,9 @@ class CheckpointStore:
       return tensorstore.open({'driver': 'zarr', 'kvstore': store}, open=True,
                               read=True).result().read().result()
 
-    bad = damaged_leaves(jax.tree_util.tree_map_with_path(_stored_name, shapes), leaves, read=read)
+    names = jax.tree_util.tree_map_with_path(  # as Orbax stores them
+      lambda path, _: jax.tree_util.keystr(path, simple=True, separator='.'), shapes)
+    bad = damaged_leaves(names, leaves, read=read)
     if bad:
       raise OSError(f'step {step} was written, but reads back otherwise: {bad[0]}')
 
@@ -523,11 +525,6 @@ def load_params(directory: pathlib.Path, abstract: Any, identity: Identity | Non
            f'--config and --workdir {"imports it again" if imported else "uses an older step"}')
     raise Damaged(f'{where} is damaged: {fault or "another process read others"}: {how}')
   return params
-
-
-def _stored_name(path: tuple[Any, ...], _: Any) -> str:
-  """The name under which Orbax stores a leaf."""
-  return '.'.join(str(getattr(k, 'name', getattr(k, 'idx', getattr(k, 'key', k)))) for k in path)
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -55,6 +55,7 @@ from fairjax.train.sentiment_examples import (
   split_sentences_set,
   state_batches,
 )
+from fairjax.train.sharding import own_rows
 from fairjax.train.steps import FairnessTerm, Params
 
 Log = Callable[[str], None]
@@ -263,29 +264,27 @@ class Curriculum:
 
   def _sentiment_stage(self, spec: StageSpec, lm: StageResult) -> Stage:
     """f_sh on h-bar of the frozen language model."""
-    stage, data = self.config.sentiment, None
+    stage = self.config.sentiment
     seed = derive_seed(self.config.seed, 'sentiment')
     model = self.model.reading(segment_len=stage.sentence_tokens, memory_len=0)
     features = functools.partial(steps.make_features(model, self.mesh), lm.params)
     shape = steps.projection_of(stage)
-    predict = steps.make_sentiment_predict(shape)
+    predict = jax.jit(lambda params, h_bar: shape.apply({'params': params}, h_bar)[0])
     width = self.model.config.model_dim
 
+    @functools.cache
     def states():
       """States of the training and the held-out sentences, made once."""
-      nonlocal data
-      if data is None:
-        data = [
-          sentence_states(part, features, batch_size=stage.batch_size, prefixes=stage.prefixes,
-                          seed=seed)
-          for part in split_sentences_set(self.sentences(), valid_share=stage.valid_share,
-                                          batch_size=stage.batch_size, seed=seed)]
-      return data
+      return [
+        sentence_states(part, features, batch_size=stage.batch_size, prefixes=stage.prefixes,
+                        seed=seed)
+        for part in split_sentences_set(self.sentences(), valid_share=stage.valid_share,
+                                        batch_size=stage.batch_size, seed=seed)]
 
     def batches(start):
-      return state_batches(
+      return own_rows(state_batches(
         states()[0], batch_size=stage.batch_size, prefix_share=stage.prefix_share, seed=seed,
-        start_step=start, shard=process_shard())
+        start_step=start))
 
     def evaluate(params):
       held_out = states()[1]

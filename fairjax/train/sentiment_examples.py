@@ -79,14 +79,11 @@ def sentence_states(
 
 def state_batches(
   data: SentenceStates, *, batch_size: int, prefix_share: float, seed: int, start_step: int,
-  shard: tuple[int, int] = (0, 1),
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Endless batches of this process's rows; every number is a function of (seed, step)."""
+  """Endless batches; every number is a function of (seed, step)."""
   # A share `prefix_share` of the rows is read at a prefix, the others at the last token.
   number, places = data.h_bar.shape[:2]
   per_epoch = number // batch_size
-  index, count = shard
-  mine = slice(index * batch_size // count, (index + 1) * batch_size // count)
   step, epoch, order = start_step, None, None
   while True:
     if epoch != step // per_epoch:
@@ -96,7 +93,7 @@ def state_batches(
     rng = np.random.default_rng(np.random.SeedSequence([seed, 4, step]))
     early = rng.integers(min(1, places - 1), places, size=batch_size)
     place = np.where(rng.random(batch_size) < prefix_share, early, 0)
-    yield {'h_bar': data.h_bar[rows, place][mine], 'label': data.label[rows][mine]}
+    yield {'h_bar': data.h_bar[rows, place], 'label': data.label[rows]}
     step += 1
 
 

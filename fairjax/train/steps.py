@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from fairjax.config import DebiasConfig, SentimentConfig, TrainConfig
+from fairjax.counterfactual import COUNT_NAMES
 from fairjax.errors import UserError
 from fairjax.model import Branches, CausalLM, Documents, Params, SentimentProjection, State
 from fairjax.model.causal_lm import join_rows, split_rows, wide
@@ -226,10 +227,6 @@ def _accumulate(gradient, state, batch, key, extra, count):
   return jax.tree.map(lambda g: g / count, total), memory, means
 
 
-BRANCH_COUNTS = ('hits', 'used', 'dropped_over_k', 'cut_by_border', 'too_long')
-"""Counts of the batch builder in each row (`branch_counts` [B, 5])."""
-
-
 def projection_of(stage: SentimentConfig) -> SentimentProjection:
   """f_sh as a configuration says."""
   return SentimentProjection(num_layers=stage.num_layers, hidden_dim=stage.hidden_dim)
@@ -374,7 +371,7 @@ def make_debias_step(
     metrics = {'loss': (nll, one), 'total_loss': (nll + weighted, one),
                'cosine': (1.0 - losses['embedding'], count), 'pairs_per_batch': (count, one)}
     metrics |= {f'fairness_loss/{name}': (loss, count) for name, loss in losses.items()}
-    for name, total in zip(BRANCH_COUNTS, batch['branch_counts'].sum(0), strict=True):
+    for name, total in zip(COUNT_NAMES, batch['branch_counts'].sum(0), strict=True):
       metrics[f'branches/{name}'] = (grad_accum_steps * total.astype(jnp.float32), one)
     if term.monitor_every:
       metrics |= _monitor(params, pairs, branches.weight, batch['step'])
@@ -449,12 +446,6 @@ def make_features(model: CausalLM, mesh: Mesh) -> Callable:
       return jitted(*arguments)
 
   return call
-
-
-@functools.lru_cache
-def make_sentiment_predict(projection: SentimentProjection) -> Callable:
-  """Jitted `predict(params, h_bar [..., D]) -> logit [...]`."""
-  return jax.jit(lambda params, h_bar: projection.apply({'params': params}, h_bar)[0])
 
 
 def _check_model(model: CausalLM, mesh: Mesh) -> None:
