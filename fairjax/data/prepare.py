@@ -105,6 +105,9 @@ def check_inputs(
     write_sealed_json(path, inputs)
   else:
     check_unchanged(directory, saved, inputs)
+    if saved != inputs:  # new places or times, for which the next start would hash files again
+      with contextlib.suppress(OSError, UserError):  # finished data may be read-only
+        write_sealed_json(path, inputs)
   return inputs
 
 

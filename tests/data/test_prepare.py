@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import shutil
 
 import pytest
@@ -10,9 +11,11 @@ from tiny_runs import contents
 
 from fairjax.config import DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
-from fairjax.data import token_store
+from fairjax.data import corpus, token_store
+from fairjax.data import prepare as prepare_module
 from fairjax.data.corpus import SPLITS
 from fairjax.errors import UserError
+from fairjax.files import file_sha256
 from fairjax.vocabulary import build_word_vocabulary
 
 PLANTED = DataConfig(planted_documents=300, planted_heldout_documents=40, vocab_size=700,
@@ -140,6 +143,22 @@ def test_a_changed_file_is_refused_but_a_moved_one_is_not(tmp_path):
   (tmp_path / 'train.txt').write_text('Iran .\n')
   with pytest.raises(UserError, match=r'train: .*train\.txt has changed'):
     prepare(dataclasses.replace(data, valid=(str(moved),)), tmp_path / 'out')
+
+
+def test_a_moved_or_touched_file_is_hashed_once(tmp_path, monkeypatch):
+  data, hashed = files(tmp_path), []
+  prepare(data, tmp_path / 'out')
+  (tmp_path / 'valid.txt').rename(tmp_path / 'moved.txt')
+  moved = dataclasses.replace(data, valid=(str(tmp_path / 'moved.txt'),))
+  os.utime(tmp_path / 'train.txt', (1, 1))
+  monkeypatch.setattr(corpus, 'file_sha256', lambda path: hashed.append(path) or file_sha256(path))
+  with monkeypatch.context() as patch:  # a folder that cannot be written
+    patch.setattr(prepare_module, 'write_sealed_json', lambda path, value: open('/none/x', 'w'))
+    prepare(moved, tmp_path / 'out')
+  assert len(hashed) == 2
+  for _ in range(2):
+    prepare(moved, tmp_path / 'out')
+  assert hashed == 2 * [str(tmp_path / f'{name}.txt') for name in ('train', 'moved')]
 
 
 def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path):
