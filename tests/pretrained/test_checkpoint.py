@@ -164,6 +164,7 @@ def test_a_config_without_model_type_is_recognised(copy, name, head, capsys):
 @pytest.mark.parametrize(('fields', 'message'), [
   ({'model_type': 'opt'}, "unknown model_type 'opt': fairjax reads the kinds albert, bert, gpt2"),
   ({'model_type': None, 'hidden_size': None}, 'not the fields and architectures of any kind'),
+  ({'model_type': None, 'hidden_size': None, 'export': {}}, 'fairjax models import --from'),
   ({'model_type': None, 'architectures': ['RobertaModel']}, 'not the fields and architectures'),
   ({'quantization_config': {'quant_method': 'awq'}}, r'quantization_config \(awq\): quantised'),
 ])
