@@ -237,8 +237,8 @@ def recognise(config: Mapping[str, Any], *, where: str) -> str:
      if has <= config.keys() and not lacks & config.keys()
      and all(str(name).lower().startswith(kind) for name in classes)), None)
   if kind is None and 'export' in config:
-    raise UserError(f'{where} is of a Transformer-XL that fairjax exported, which a run samples and '
-                    'measures: fairjax models import --from=DIR')
+    raise UserError(f'{where} is of a Transformer-XL that fairjax exported, which a run samples: '
+                    'fairjax models import --from=DIR')
   if kind is None:
     raise UserError(f'{where} has no model_type, and not the fields and architectures of any kind '
                     f'that is known: {_READS}: add "model_type", or take the config.json of the '
