@@ -462,14 +462,14 @@ def parse_threshold(text: str) -> tuple[str, float]:
   """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated)."""
   if text == 'encoder':
     return 'encoder', 0.0
-  kind, _, number = text.rpartition(':')
+  kind, colon, number = text.rpartition(':')
   try:
     value = float(number)
   except ValueError:
     value = math.nan
   if kind == 'baseline' and 0 < value < 1:
     return 'baseline', value
-  if kind == '' and -1 <= value <= 1:
+  if not colon and -1 <= value <= 1:
     return 'given', value
   raise UserError(f"similarity_threshold='{text}' is none of: encoder, a cosine in [-1, 1], "
                   'baseline:SHARE with a share in (0, 1)')

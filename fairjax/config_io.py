@@ -192,7 +192,10 @@ def _in_config_file(path: str, error: Exception) -> UserError:
     return error
   lines = [f.lineno for f in traceback.extract_tb(error.__traceback__)
            if os.path.abspath(f.filename) == os.path.abspath(path)]
-  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+  if isinstance(error, SyntaxError) and os.path.abspath(error.filename or '') == os.path.abspath(
+      path):
+    lines.append(error.lineno)
+  line = lines[-1] if lines else 1
   words = ' '.join(str(error.args[0] if isinstance(error, SyntaxError) else error).split())
   return UserError(f'{path}:{line}: {type(error).__name__}: {words} (--debug shows where)')
 

@@ -62,7 +62,7 @@ _ARCHIVES = (
   ('data.pkl', f'a PyTorch file, in which there is {PICKLE}'),
   ('.npy', 'NumPy arrays (.npz): convert them to text'))
 
-_kept: dict[tuple[str, int], IO[bytes]] = {}  # path and inode of a pipe -> what came out of it
+_kept: dict[tuple[int, int, str], IO[bytes]] = {}  # of a pipe -> what came out of it
 
 
 def open_input(path: str | os.PathLike, *, what: str = 'file', parquet: bool = False,
@@ -200,7 +200,9 @@ def _open(path: str, what: str) -> io.BufferedReader:
       raise UserError(f'{path} is a folder: name a file')
     if not is_pipe(path):
       return io.BufferedReader(io.FileIO(_place(path)), _BLOCK)
-    key = os.path.realpath(_place(path)), os.stat(_place(path)).st_ino
+    state, real = os.stat(_place(path)), os.path.realpath(_place(path))
+    # The number of a pipe with a name may be that of one that is gone.
+    key = state.st_dev, state.st_ino, '' if real.startswith('/proc/') else real
     if key not in _kept:
       kept = tempfile.TemporaryFile()
       with open(_place(path), 'rb') as pipe:

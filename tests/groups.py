@@ -59,8 +59,10 @@ def starter(repository):
       [arguments(f'{address},{count},{i}') for i in range(count)], repository, **options))
     return left[-count:]
 
-  yield group
-  kill(left)
+  try:
+    yield group
+  finally:
+    kill(left)
 
 
 def run_group(command, repository, **options):

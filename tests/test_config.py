@@ -144,11 +144,12 @@ def test_a_config_that_fails_is_one_line_with_its_place(tmp_path, monkeypatch, c
   path = tmp_path / ('config.json' if content[0] in '{[' else 'x.py')
   path.write_text(content)
   monkeypatch.chdir(tmp_path)
-  with pytest.raises(UserError) as error:
-    (load_sweep if 'sweep' in content else load_config)(f'./{path.name}')
-  assert words in str(error.value)
-  if 'Error' in words:
-    assert error.value.__cause__ is not None  # for --debug
+  for name in (f'./{path.name}', str(path)):
+    with pytest.raises(UserError) as error:
+      (load_sweep if 'sweep' in content else load_config)(name)
+    assert words in str(error.value)
+    if 'Error' in words:
+      assert error.value.__cause__ is not None  # for --debug
 
 
 def test_a_saved_config_takes_overrides_but_no_arguments(tmp_path):

@@ -142,7 +142,7 @@ def test_a_pipe_is_read_as_a_file_is_and_more_than_once(tmp_path, packed, name):
 def test_another_pipe_is_not_the_one_before(tmp_path):
   for text in ('first', 'second'):  # whose number in the file system may be that of the first
     os.mkfifo(tmp_path / text)
-    writer = threading.Thread(target=(tmp_path / text).write_text, args=(text,))
+    writer = threading.Thread(target=(tmp_path / text).write_text, args=(text,), daemon=True)
     writer.start()
     assert read_text(tmp_path / text) == text
     writer.join()

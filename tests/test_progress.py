@@ -80,7 +80,7 @@ def test_on_a_terminal_one_line_is_updated_and_lines_stand_above_it():
   assert re.search(r'39/40 \[\d\d:\d\d<\d\d:\d\d, .* rows/s, loss 28\]', seen)  # rate, ETA, words
 
 
-def test_in_a_log_there_are_plain_lines(tmp_path):
+def test_in_a_log_there_are_plain_lines():
   result = subprocess.run([sys.executable, '-c', WORK], capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, check=True)
   assert result.stderr == '' and '\r' not in result.stdout

@@ -95,7 +95,7 @@ def test_a_saved_configuration_runs_no_code(tmp_path):
   assert sorted(tmp_path.iterdir()) == before
 
 
-def test_hostile_names_stay_text_in_figures(tmp_path, monkeypatch):
+def test_hostile_names_stay_text_in_figures(tmp_path):
   """An unbalanced formula would stop matplotlib; tags would be live in the SVG."""
   from fairjax.report.figures import plot_fairness
   for i, text in enumerate(('$\\frac{', '<script>alert(1)</script>', '%s{0}', '$x$ & "y"')):

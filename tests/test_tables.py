@@ -89,7 +89,8 @@ def test_records_are_read_in_every_form(tmp_path, form, packing):
   (as_table(rows(1)) + b'country,"Iran\r\n', 'r:12: not CSV'),
   (b'attribute,value,template,prefix,continuation,value\n', 'two columns value'),
   (b'value\rx', "r:1: no column 'attribute'"),
-  (b'\n\n', 'holds no record'), (b'hello\n', "r:1: no column 'attribute'"),
+  (b'\n\n', 'holds no record'), (b'', 'holds no record'),
+  (b'hello\n', "r:1: no column 'attribute'"),
 ])
 def test_what_is_wrong_in_a_form_has_its_line(tmp_path, content, words):
   (tmp_path / 'r').write_bytes(content)
@@ -215,7 +216,7 @@ def test_empty_continuations_are_an_error_dropped_or_kept(tmp_path, capsys, refu
   assert kept['empty_by_value'] == shares | {'left_out': 0}
   report = ['report', '--records', str(path), '--attribute=country', '--scorer=vader',
             '--permutations=50', f'--output={tmp_path}/report']
-  refused(report)
+  refused(report, alone=False)
   assert main([*report, '--empty=drop']) == 0
   assert 'Syria 50.0 %, Iran 50.0 %' in (tmp_path / 'report' / 'report.md').read_text()
   path.write_bytes(as_lines(rows(2, lambda p, i: '' if p.value == 1 else 'x')))

@@ -168,7 +168,9 @@ def _run(argv: Sequence[str] | None) -> int:
           'fix it, then the same command continues', file=sys.stderr)
     return 1
   except (MemoryError, RuntimeError) as e:  # JAX's error is a RuntimeError
-    if debug or not (isinstance(e, MemoryError) or 'RESOURCE_EXHAUSTED' in str(e)):
+    # A full disk is RESOURCE_EXHAUSTED too, where XLA or TensorStore write.
+    if debug or not (isinstance(e, MemoryError) or str(e).startswith('RESOURCE_EXHAUSTED')
+                     and 'No space left' not in str(e)):
       raise
     print(f'fairjax: there is not enough memory ({first_line(e)}): use smaller batches '
           '(--batch-size, --config.sample.batch_size), fewer samples or more devices; what was '
@@ -189,9 +191,11 @@ def _refuse_overwriting(options: argparse.Namespace) -> None:
 
 
 def _check_places(options: argparse.Namespace) -> None:
-  """Refuses addresses as outputs: they would be folders of that name here."""
-  for name in ('workdir', 'output', 'keep'):
+  """Refuses addresses and - as outputs: they would be folders and files of that name here."""
+  for name in ('workdir', 'output', 'keep', 'file', 'junit'):
     place = getattr(options, name, None)
+    if str(place) == '-':
+      raise UserError(f'--{name}=- would be a file or folder of that name: give another')
     if re.match('[a-z][a-z0-9]+:/', str(place)):  # a path has one slash fewer than its text
       raise UserError(f'--{name}={place} is not on this machine: mount the bucket (gcsfuse) and '
                       'name its folder')

@@ -46,8 +46,6 @@ def between(low: float, high: float, *, ends: str = '()') -> Callable[[str], flo
 def place_of(*, folder: bool) -> Callable[[str], pathlib.Path]:
   """Type of an option: a path that can be written, checked before any work."""
   def parse(text: str) -> pathlib.Path:
-    if text == '-':
-      raise argparse.ArgumentTypeError('- would be a file of that name: give another, or ./-')
     try:
       return check_place(text, folder=folder)
     except UserError as e:

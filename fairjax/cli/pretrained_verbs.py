@@ -143,12 +143,11 @@ def _train(options: argparse.Namespace) -> None:
     mesh=MeshConfig(**field_values(options, MeshConfig, prefix='mesh_')),
     hidden_dropout=options.hidden_dropout, attention_dropout=options.attention_dropout,
     log=log_line)
-  if processes.is_first():
-    print_result(options, card, lambda card: (
-      f"{options.workdir}: {card['steps']} steps, validation loss "
-      f"{float(card['result']['loss']):.4f}, accuracy {card['result']['accuracy']:.4f} at "
-      f"{card['result']['places']:,.0f} masked places, {card['result']['skipped_updates']} updates "
-      'skipped'))
+  print_result(options, card, lambda card: (
+    f"{options.workdir}: {card['steps']} steps, validation loss "
+    f"{float(card['result']['loss']):.4f}, accuracy {card['result']['accuracy']:.4f} at "
+    f"{card['result']['places']:,.0f} masked places, {card['result']['skipped_updates']} updates "
+    'skipped'))
 
 
 def _check_train(options: argparse.Namespace) -> None:

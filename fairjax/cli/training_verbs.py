@@ -80,14 +80,14 @@ def _data_options(parser: argparse.ArgumentParser) -> None:
 def _data(options: argparse.Namespace) -> None:
   from fairjax.data.corpus import importing_tensorflow
   prepared = open_job(options).prepared
-  if not processes.is_first():
-    return
-  print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
-        + ', '.join(prepared.manifest['splits']))
-  if options.seqio_cache:
-    with importing_tensorflow('--seqio-cache'):
-      from fairjax.data.seqio_cache import write_seqio_cache
-    write_seqio_cache(prepared, options.seqio_cache)
+  if processes.is_first():
+    print(f'{prepared.directory}: vocabulary of {prepared.vocabulary.size} ids, splits '
+          + ', '.join(prepared.manifest['splits']))
+    if options.seqio_cache:
+      with importing_tensorflow('--seqio-cache'):
+        from fairjax.data.seqio_cache import write_seqio_cache
+      write_seqio_cache(prepared, options.seqio_cache)
+  processes.share()  # the others wait as long as the first one writes
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:

@@ -130,15 +130,10 @@ def _rows(path: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not all(words):
       raise UserError(f'{place}: an empty side: each word needs its partner')
     for word in words[:2]:
-      if not _is_word(word):
+      if _NO_WORD.match(word) or not LETTERS.match(normal_form(word).lower()):
         raise UserError(f"{place}: '{word}' is no word: separate the words of a row by a tab or "
                         'spaces, without commas, quotes or brackets')
     yield place, words
-
-
-def _is_word(text: str) -> bool:
-  """Whether a word or name begins with a letter and holds no sign of another form of list."""
-  return bool(LETTERS.match(normal_form(text).lower())) and not _NO_WORD.match(text)
 
 
 def _word(text: str) -> str:
@@ -264,13 +259,19 @@ def read_names(
     for number, line in enumerate(read_text_lines(file, what='file of names'), 1):
       if not line.strip() or line.startswith('#'):
         continue
-      (row,) = csv.reader([line], delimiter='\t' if '\t' in line else ',')
+      try:
+        (row,) = csv.reader([line.strip()], delimiter='\t' if '\t' in line else ',',
+                            skipinitialspace=True)
+      except csv.Error as e:
+        raise UserError(f'{file}:{number}: not CSV ({e}): {_FORMATS}') from None
       columns = [c.strip() for c in row]
-      if len(columns) != 3 or not _is_word(columns[0]):
+      if len(columns) != 3 or not columns[0]:
         raise UserError(f'{file}:{number}: {len(columns)} column(s) in {line.strip()!r}: '
                         + _FORMATS)
       name, second, third = columns
       plain = normal_form(name)
+      if not LETTERS.match(plain.lower()):
+        raise UserError(f"{file}:{number}: '{name}' is no name: it begins with a sign")
       name = plain.title() if name.isupper() or name.islower() else name
       name = written.setdefault(normal_form(name), name)
       if second in ('F', 'M'):

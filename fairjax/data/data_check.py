@@ -21,7 +21,7 @@ import numpy as np
 from fairjax.config import PLANTED_SOURCES, TFDS_SOURCES, Config, DataConfig
 from fairjax.data.corpus import SPLITS, TfdsDataset, importing_tensorflow, read_files
 from fairjax.data.documents import list_files
-from fairjax.data.prepare import HOLDOUT, INPUTS, PROGRESS, SENSITIVE, PreparedData, open_prepared
+from fairjax.data.prepare import HOLDOUT, INPUTS, PROGRESS, SENSITIVE, open_prepared
 from fairjax.data.token_store import open_token_store
 from fairjax.data.wikitext import compare_wikitext, find_wikitext
 from fairjax.errors import UserError
@@ -100,9 +100,11 @@ def check_prepared(directory: str | os.PathLike) -> Findings:
   elif prepared.config.holdout:
     for split in ('valid', 'test'):
       findings.attempt(lambda split=split: collections.deque(prepared.documents(split), maxlen=0))
-  if (inputs := directory / INPUTS).is_file():
-    findings.attempt(read_sealed_json, inputs, again=f'delete {directory} to make it anew')
-  _check_inputs(prepared, findings)
+  inputs = prepared.manifest['inputs']
+  if (path := directory / INPUTS).is_file():  # which knows where they have moved
+    inputs = findings.attempt(
+      read_sealed_json, path, again=f'delete {directory} to make it anew') or inputs
+  _check_inputs(inputs, findings)
   for path in [directory / PROGRESS, *directory.glob('.*.unfinished')]:
     if path.exists():
       findings.notes.append(f'{path} is left of an interrupted preparation: it may be deleted')
@@ -198,10 +200,10 @@ def _check_wikitext(data: DataConfig, findings: Findings) -> None:
                          for split, counts in findings.counts.items()]
 
 
-def _check_inputs(prepared: PreparedData, findings: Findings) -> None:
+def _check_inputs(inputs: Mapping[str, Any], findings: Findings) -> None:
   """Compares the original files, where they are."""
   missing = 0
-  for split, files in prepared.manifest['inputs'].get('files', {}).items():
+  for split, files in inputs.get('files', {}).items():
     for described in files:
       path = pathlib.Path(described['path'])
       if not path.is_file():

@@ -36,6 +36,7 @@ from fairjax.pretrained import (
 )
 from fairjax.pretrained.heads import FeatureLearner, Learner, TokenLearner
 from fairjax.pretrained.masked_rows import special_tokens
+from fairjax.pretrained.tokens import length_limit
 from fairjax.vocabulary import TokenizerVocabulary, Vocabulary
 
 BLANK = '[BLANK]'
@@ -385,7 +386,8 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
       assert isinstance(vocabulary, TokenizerVocabulary)
       return CausalModel(
         run.language_model, params, name=title, fingerprint=digest, vocabulary=vocabulary.plain(),
-        max_length=run.published.config.max_positions)
+        max_length=length_limit(open_model(run.published.source).directory,
+                                run.published.config.max_positions))
   else:
     from fairjax.run.export import read_folder as read_export
     folder = read_export(path)

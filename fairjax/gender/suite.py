@@ -215,7 +215,8 @@ def _measure(
     return measure_disco(
       model.opened, persons, templates=read_templates(lines), top=settings.top,
       per_template=settings.per_template, shuffles=settings.shuffles, seed=settings.seed,
-      candidates=[w.strip() for w in words if w.strip()], infill=settings.infill, log=log)
+      candidates=[w.strip() for w in words if w.strip() and not w.startswith('#')],
+      infill=settings.infill, log=log)
   if metric in ('winogender', 'coref', 'recorded'):
     return _coreference(model, metric, settings, log)
   mode = settings.mode or ('full' if is_encoder(model.folder) else 'frozen')

@@ -18,6 +18,7 @@ import gzip
 import io
 import json
 import math
+import numbers
 import os
 import pathlib
 import re
@@ -308,13 +309,19 @@ def records_stem(path: str | os.PathLike) -> str:
   return 'stdin' if name == '-' else name
 
 
+def _is_null(value: Any) -> bool:
+  """Whether a value is null, or what data frames write for it (NaN, pd.NA, pd.NaT)."""
+  return (value is None or type(value).__name__ in ('NAType', 'NaTType')
+          or isinstance(value, numbers.Real) and math.isnan(value))
+
+
 def check_record(
   record: Any, where: str, *, counts: collections.Counter | None = None) -> dict[str, Any]:
   """Checks the fields of one record and returns it."""
   if not isinstance(record, dict):
     raise UserError(f'{where}: expected a JSON object, not {type(record).__name__}')
   continuation = record.get('continuation', '')
-  if continuation is None or isinstance(continuation, float) and math.isnan(continuation):
+  if type(continuation) is not str and _is_null(continuation):
     record = record | {'continuation': ''}
     if counts is not None:
       counts['continuations that are null, read as empty texts'] += 1

@@ -7,6 +7,7 @@ the template's words as well: `mean_cosine_other_values` says how near it is to 
 *other* values of its template. Where both are equal, the value itself left no trace.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -22,7 +23,7 @@ from fairjax.files import json_sha256
 from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
-from fairjax.measure.scorers.cache import CHUNK, score_file, score_texts
+from fairjax.measure.scorers.cache import CHUNK, ScoreFile, score_file, score_texts
 from fairjax.progress import without_native_lines
 
 ENCODERS = ('minilm', 'use')
@@ -70,7 +71,6 @@ def load_encoder(name: str, *, together: bool = False) -> Encoder:
 
 EXAMPLES = 10  # of H-36, at evenly spaced ranks
 _COLUMNS = ('own', 'others')
-_CHUNKS = 16  # of a part, whose cosines are in memory
 _QUANTILES = (5, 25, 50, 75, 95)
 
 
@@ -96,7 +96,7 @@ def prefix_cosines(
   prefixes = _prefix_vectors(set(cells), encoder)
   fingerprint = json_sha256([encoder.fingerprint, sorted(prefixes)])
   texts = [json.dumps([*cell, c]) for cell, c in zip(cells, chosen.continuations, strict=True)]
-  found: dict[str, tuple[float, ...]] = {}  # cosines of the texts of a part
+  found: dict[str, tuple[float, ...]] = {}  # cosines of the texts of a chunk
   chunk = CHUNK * getattr(encoder, 'busy_devices', 1)
   columns: list[list[np.ndarray]] = [[], []]
 
@@ -111,15 +111,16 @@ def prefix_cosines(
 
   scorers = [_Cosine(f'{encoder.name}-{column}', fingerprint, found, i, encode)
              for i, column in enumerate(_COLUMNS)]
-  # Both columns of a part come from one pass; a part is many chunks, as each call reads its file.
-  for start in range(0, len(texts), _CHUNKS * chunk):
-    part = texts[start:start + _CHUNKS * chunk]
-    for column, scorer in zip(columns, scorers, strict=True):
-      path = directory and score_file(directory, generations.attribute.name, scorer)
-      column.append(2 * score_texts(part, scorer, path, chunk=chunk) - 1)
-    found.clear()
-    if log and len(texts) > len(part):
-      log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
+  with contextlib.ExitStack() as stack:
+    files = [directory and stack.enter_context(ScoreFile(
+      score_file(directory, generations.attribute.name, scorer), scorer)) for scorer in scorers]
+    for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
+      part = texts[start:start + chunk]
+      for column, scorer, file in zip(columns, scorers, files, strict=True):
+        column.append(2 * score_texts(part, scorer, file, chunk=chunk) - 1)
+      found.clear()
+      if log and len(texts) > chunk:
+        log(f'{encoder.name}: read {start + len(part)} of {len(texts)} continuations')
   own, others = (np.concatenate(column) for column in columns)
   return Cosines(chosen, own, others, len(generations) - len(chosen), encoder)
 

@@ -111,8 +111,8 @@ class Branches:
     return places, pieces, weights
 
 
-def wide(x: jax.Array) -> jax.Array:
-  """Casts to float32 unless x is wider already."""
+def wide(x: Any) -> Any:
+  """Casts an array to float32 unless it is wider already."""
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

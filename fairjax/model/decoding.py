@@ -30,7 +30,6 @@ from jaxtyping import Array, Bool, Float, Int
 from fairjax.config import ModelConfig, model_identity
 from fairjax.model.attention import sinusoids
 from fairjax.model.decoder_config import DecoderConfig
-from fairjax.model.layers import finish, layer_norm
 from fairjax.model.softmax import embed_tokens, logits_and_bias, lowest, parameter_table
 
 # The loop that reads new tokens one by one, for any decoder that caches keys and values. Keys and
@@ -208,6 +207,9 @@ def run_decoding(
   return state[3]
 
 
+_LAYER_NORM_EPS = 1e-5
+
+
 class Weights(NamedTuple):
   r"""Parameters in the compute dtype, cut by layer; 1/sqrt(H) is folded into queries, u and v."""
 
@@ -291,7 +293,7 @@ class TransformerXLDecoder(Decoder):
       scores += jnp.take_along_axis(by_distance, column, axis=-1)
       probability = _softmax(jnp.where(mask, scores, lowest(scores.dtype)))
       context = jnp.einsum('anij,ajnh->ainh', probability, v)
-      x = finish(c, layer, x, jnp.tensordot(context, layer['output'], 2), keeps={})
+      x = _finish_layer(layer, c, x, jnp.tensordot(context, layer['output'], 2))
       bias = jnp.einsum('nh,ajnh->anj', layer['content_bias'], k)
       layers.append(PrefixLayer(
         jnp.einsum('dnh,ajnh->adnj', layer['query_key_value'][:, 0], k),
@@ -344,10 +346,10 @@ class TransformerXLDecoder(Decoder):
         begin, end = end, end + num_slots([chunk])
         context = skip_if_empty(
           used, own_context, probability[..., begin:end], chunk.values[i], add_to=context)
-      x = finish(
-        c, layer, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
+      x = _finish_layer(
+        layer, c, x, jnp.tensordot(context.astype(x.dtype), layer['output'], 2)
         + jnp.einsum(
-          'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values), keeps={})
+          'arnq,anqd->ard', probability[..., :size].astype(x.dtype), of_prefix.values))
       keys.append(k[:, :, :, None])
       values.append(v[:, :, :, None])
     return _final(weights, x), Chunk(tuple(keys), tuple(values))
@@ -360,7 +362,7 @@ class TransformerXLDecoder(Decoder):
 def _norm_input(layer, config, x):
   """Input of the projections of queries, keys and values."""
   if config.norm == 'pre':
-    return layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
+    return _layer_norm(x, layer['attention_norm_scale'], layer['attention_norm_bias'])
   return x
 
 
@@ -370,9 +372,30 @@ def _project(layer, x):
   return qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
 
 
+def _finish_layer(layer, config, x, attended):
+  """Residuals, feed-forward and norms."""
+  attention_norm = layer['attention_norm_scale'], layer['attention_norm_bias']
+  ff_norm = layer['ff_norm_scale'], layer['ff_norm_bias']
+  x = x + attended
+  if config.norm == 'post':
+    x = _layer_norm(x, *attention_norm)
+  y = _layer_norm(x, *ff_norm) if config.norm == 'pre' else x
+  y = jax.nn.relu(_add(jnp.einsum('...d,df->...f', y, layer['ff_in']), layer['ff_in_bias']))
+  x = x + _add(jnp.einsum('...f,fd->...d', y, layer['ff_out']), layer['ff_out_bias'])
+  return _layer_norm(x, *ff_norm) if config.norm == 'post' else x
+
+
 def _final(weights, x):
   """Input of the softmax."""
-  return x if weights.final_norm is None else layer_norm(x, *weights.final_norm)
+  return x if weights.final_norm is None else _layer_norm(x, *weights.final_norm)
+
+
+def _layer_norm(x, scale, bias):
+  """Layer norm over the last axis with statistics in at least float32."""
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  wide -= wide.mean(axis=-1, keepdims=True)
+  wide *= jax.lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + _LAYER_NORM_EPS)
+  return _add(wide.astype(x.dtype) * jnp.broadcast_to(scale, x.shape), bias)
 
 
 def _softmax(scores):

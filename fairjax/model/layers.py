@@ -167,7 +167,7 @@ class Block(nn.Module):
       self.config, weights, biases, x, segment_len, memory, context, keeps)
     hidden_keeps = {name: extend(mask, context.replaced)
                     for name, mask in keeps.items() if name != 'attention'}
-    new = finish(self.config, weights, x, attended, keeps=hidden_keeps)
+    new = _finish(self.config, weights, x, attended, hidden_keeps)
     if memory.ndim == 5:
       read = key_value[..., segment_len:, :]
     else:
@@ -283,18 +283,18 @@ def _keys_and_values(weight, *states):
   return jnp.tensordot(rows, weight, 1).transpose(2, 3, 0, 1, 4)
 
 
-def finish(c, w, x, attended, *, keeps):  # without a mask nothing is dropped
+def _finish(c, w, x, attended, keeps):
   """Residual and norm of the attention sublayer, then the feed-forward sublayer."""
   rate = c.hidden_dropout
   lead = (None,) * (x.ndim - 1)
-  x = x + drop(attended, keeps.get('output'), rate=rate)
+  x = x + drop(attended, keeps['output'], rate=rate)
   if c.norm == 'post':
     x = layer_norm(x, w['attention_norm_scale'], w['attention_norm_bias'])
   inner = x
   if c.norm == 'pre':
     inner = layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias'])
   inner = jnp.einsum('...d,df->...f', inner, w['ff_in']) + w['ff_in_bias'][lead]
-  inner = relu_and_drop(inner, keeps.get('ff_in'), rate=rate)
+  inner = relu_and_drop(inner, keeps['ff_in'], rate=rate)
   inner = jnp.einsum('...f,fd->...d', inner, w['ff_out']) + w['ff_out_bias'][lead]
-  x = x + drop(inner, keeps.get('ff_out'), rate=rate)
+  x = x + drop(inner, keeps['ff_out'], rate=rate)
   return layer_norm(x, w['ff_norm_scale'], w['ff_norm_bias']) if c.norm == 'post' else x

@@ -327,16 +327,16 @@ def train_classifier(
     'settings': dataclasses.asdict(settings), 'start': start.fingerprint, 'config': start.config,
     'train': train.digest, 'dev': dev.digest, **source}))
   training = output / 'training'  # the checkpoints and the best epoch until the end
-  if not ((output / CARD).is_file() or (training / PLAN).is_file()):
+  if (output / CARD).is_file():  # perhaps where no lock can be written
+    card = read_sealed_json(
+      output / CARD, again='name another --output, or delete the folder to train again')
+    check_plan(card.get('identity', {}), plan, output, option='--output')
+    log(f'[train] {output} finished earlier: nothing to do')
+    shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
+    return card
+  if not (training / PLAN).is_file():
     check_free(output, option='--output')  # before the lock leaves a file there
   with FolderLock(output, log):
-    if (output / CARD).is_file():
-      card = read_sealed_json(
-        output / CARD, again='name another --output, or delete it to train again')
-      check_plan(card.get('identity', {}), plan, output, option='--output')
-      log(f'[train] {output} finished earlier: nothing to do')
-      shutil.rmtree(training, ignore_errors=True)  # an interruption after the card leaves it
-      return card
     open_plan(training / PLAN, plan, output=output, option='--output')
     encoded = [encode_texts(start.tokenizer, e.texts, max_length=start.max_length)
                for e in (train, dev)]

@@ -240,7 +240,8 @@ def _keep_looks(path: pathlib.Path, identity: dict[str, Any]) -> None:
     write_sealed_json(path, identity)
     return
   saved = read_sealed_json(path, again='name another --output')
-  changed = [key for key in identity if saved.get(key) != identity[key]]
+  # Curves of 0.1.0 do not say which similarity they had.
+  changed = [key for key in identity if saved.get(key, identity[key]) != identity[key]]
   if changed:
     raise UserError(f"{path}: the curve was measured with other {', '.join(changed)}: name another "
                     '--output, or give the same options')

@@ -219,7 +219,7 @@ def _train(
         # 3.13 when a thread that writes a checkpoint ends meanwhile.
         options.python_tracer_level = 0
         jax.profiler.start_trace(str(stage.directory / 'tensorboard'), profiler_options=options)
-        tracing.callback(jax.profiler.stop_trace)
+        tracing.callback(_stop_trace)
       rate = np.float32(learning_rate(config, step))
       with watch.part('input'):
         batch = to_devices(next(batches), stage.mesh)
@@ -230,7 +230,8 @@ def _train(
         state, metrics = stage.step(state, batch, rate)
       if traced and step == traced[-1]:
         jax.block_until_ready(state)
-        tracing.close()
+        tracing.pop_all()
+        jax.profiler.stop_trace()
         log(f'[{stage.name}] trace of {len(traced)} steps: {stage.directory / "tensorboard"}')
       interval.add(step, metrics)
       watch.step = done = step + 1
@@ -351,6 +352,12 @@ _UNSEEN = ('learning_rate', 'grad_norm', 'rows', 'total_loss', 'js', 'pairs_per_
 _WORDS = {'cosine': 'cos', 'kl': 'KL', 'f1': 'F1', 'skipped_updates': 'skipped'}
 _DECIMALS = {'perplexity': 2, 'fairness': 4, 'kl': 4}  # of others three
 _MANY = 1000.0  # from here on no decimals
+
+
+def _stop_trace() -> None:
+  """Ends a trace whose training ended first: what ended it says more than a full disk."""
+  with contextlib.suppress(Exception):
+    jax.profiler.stop_trace()
 
 
 def _format(stage: Stage, values: Mapping[str, float]) -> str:

@@ -11,6 +11,8 @@ import fairjax.data
 from fairjax.config_io import load_config, to_dict
 from fairjax.counterfactual import load_attribute
 
+pytestmark = pytest.mark.usefixtures('in_repository')
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUICK = '--config=configs/quickstart.py'
 GOOD = 'Iran won .\nShe sang .\nIn Chile , then .\n'
@@ -163,7 +165,7 @@ CASES = [
          'r.jsonl': records(), 'config.json': '{"workdir_format": 1}'}),
   Case('a figure of the paper below a file', 'compare paper --figure=2 --output=DIR/r/paper',
        'r/paper cannot be written', {'r': ''}),
-  Case('a result to the standard output', f'{MEASURE} --output=-', 'a file of that name'),
+  Case('a result to the standard output', f'{MEASURE} --output=-', 'a file or folder of that name'),
   Case('a pilot that a shell lost', 'records plan --effect=0.1 --records=',
        '--records is empty'),
   Case('many prompts', f'records plan --effect=0.1 --templates={10 ** 9}',
@@ -260,7 +262,6 @@ CASES = [
    '--output=DIR/o.jsonl', "pip install 'fairjax[endpoint]'"),
   ('huggingface_hub', 'sample --pretrained=hf:org/gpt --attribute=country --output=DIR/o.jsonl',
    "pip install 'fairjax[hub]'; or put config.json")])
-@pytest.mark.usefixtures('in_repository')
 def test_without_a_package_the_line_says_how_to_install_it(
     tmp_path, monkeypatch, refused, package, command, words):
   case = Case('no package', command, words, documents() | {
@@ -270,18 +271,21 @@ def test_without_a_package_the_line_says_how_to_install_it(
   for module in ('seqio_tasks', 'tfds_wikitext'):
     monkeypatch.delitem(sys.modules, f'fairjax.data.{module}', raising=False)
     monkeypatch.delattr(fairjax.data, module, raising=False)
-  test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused, None)
+  test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused)
 
 
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case.what)
-def test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused, in_repository):
+def test_it_is_refused_in_one_line(case, tmp_path, monkeypatch, refused):
   monkeypatch.setenv('FAIRJAX_GOOGLE_API_KEY', 'none')
   files = {tmp_path / name: content if isinstance(content, bytes) else content.encode()
            for name, content in case.files.items()}
   for path, content in files.items():
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-  line = refused(case.command.replace('DIR', str(tmp_path)).split())
+  line = refused(case.command.replace('DIR', str(tmp_path)).split(), alone=False)
   assert case.words in line.replace(str(tmp_path), 'DIR') and len(line) < 600 + len(str(tmp_path))
   assert all(path.read_bytes() == content for path, content in files.items())
-  assert all(path in files or path.is_dir() for path in tmp_path.iterdir())
+  # What a first start may leave, as after an interruption; nothing that counts as a result.
+  assert {p.name for p in tmp_path.rglob('*') if p.is_file() and p not in files} <= {
+    'config.json', '.lock', 'inputs.json', 'words.txt', 'vocabulary.json', 'country.vader.jsonl',
+    'lexicon_negative.txt', 'lexicon_positive.txt'}

@@ -58,6 +58,15 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys, array):
     cli.main(['measure', '--debug'])
 
 
+def test_a_full_disk_of_xla_is_no_lack_of_memory(monkeypatch):
+  def run(options):
+    raise RuntimeError('RESOURCE_EXHAUSTED: /x.xplane.pb; No space left on device')
+
+  monkeypatch.setattr(cli, 'parse', lambda argv: argparse.Namespace(verb='x', run_command=run))
+  with pytest.raises(RuntimeError, match='No space'):
+    cli.main(['run'])
+
+
 def test_what_a_launch_shows_ends_its_command_when_nobody_reads(tmp_path, monkeypatch):
   class Gone:
     def write(self, text):

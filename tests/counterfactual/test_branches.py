@@ -112,7 +112,7 @@ def test_matches_over_k_are_chosen_uniformly(attribute, vocabulary):
   assert scipy.stats.chisquare([chosen.count(p) for p in pairs]).pvalue > 1e-3
 
 
-def test_values_that_never_fit_are_counted(attribute, vocabulary, tmp_path):
+def test_values_that_never_fit_are_counted(vocabulary, tmp_path):
   path = tmp_path / 'x.yaml'
   path.write_text("name: x\nvalues: [Rome, Rio de Janeiro]\ntemplates: ['{value} is']\n")
   two = load_attribute(path)

@@ -127,8 +127,9 @@ def test_names_in_capitals_or_quotes_are_those_of_texts(write):
 @pytest.mark.parametrize(('text', 'words'), [
   ('Ada,F,-3\n', r":1: '-3' is no count"),
   ('Ada,F,2\nAda,F,3\n', r':2: .*line 1'),
-  ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'), ("'Abd,M,2\n", ':1: '),
-  ('Ada,X,2\n', "'X' is no"),
+  ('Ada,F,2\n', 'no name has more than 80%'), ('', 'no name in it'),
+  ("'Abd,M,2\n", ":1: ''Abd' is no name"),
+  ('A\rda,F,2\n', ':1: not CSV'), ('Ada,X,2\n', "'X' is no"),
 ])
 def test_bad_names_name_file_and_line(write, text, words):
   with pytest.raises(UserError, match=words):

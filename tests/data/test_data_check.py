@@ -76,7 +76,7 @@ def test_files_that_end_early_or_hold_nothing_do_not_stop_the_check(folder):
   assert 'file not found' in sources(folder).problems[1]
 
 
-def test_a_long_line_is_never_in_memory_whole(folder, monkeypatch):
+def test_a_long_line_is_never_in_memory_whole(folder):
   with open(folder / 'train.txt', 'wb') as file:
     file.write(GOOD)
     for _ in range(50):

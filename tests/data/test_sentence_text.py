@@ -77,7 +77,7 @@ def test_documents_are_held_out_once_and_by_seed(corpus):
     corpus(documents[:1], None).survey()
 
 
-def test_headings_and_documents_without_a_sentence_are_counted(tmp_path, corpus):
+def test_headings_and_documents_without_a_sentence_are_counted(corpus):
   lines = [' = One = ', '', ' He sings . It rains . ', '', ' = = Part = = ', ' It snows . ', '',
            ' = Two = ', '', '']
   found = corpus(lines, layout='wikitext', valid=[' = Three = ', '', 'He left .', ''])

@@ -420,7 +420,7 @@ def test_prompts_that_share_their_noise_are_no_independent_samples(missing):
   assert (hits / 300 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300)).all()
 
 
-def test_the_support_is_that_of_the_list_not_of_the_samples(tmp_path, vectors):
+def test_the_support_is_that_of_the_list_not_of_the_samples(vectors):
   embedding = load_embedding(vectors)
   found = embedding_bias([Parse('lawyer', False, 0), Miss('no "as a"', None),
                           Parse('judge', False, 0)], embedding)

@@ -261,4 +261,4 @@ def test_steps_and_freezes_end_to_end(tmp_path, printed, refused, found, monkeyp
   # The same command reads what is there; another one is refused.
   assert found(*command) == result
   assert {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')} == files
-  refused([*command, '--epochs=2'], 'belongs to another training')
+  refused([*command, '--epochs=2'], 'belongs to another training', alone=False)

@@ -131,6 +131,8 @@ def test_blocks_of_samples_do_not_matter(params, coupled, devices, scored, drawn
   expected = draw(params, coupled=coupled, mesh=mesh)
   values, vocab = len(PREFIXES), CONFIG.vocab_size
   assert sampler.count_blocks(40 // devices, values, vocab, 'cpu') == (1, 1)
+  # With a vocabulary of 267,735 a block still has the rows that its product needs.
+  assert sampler.count_blocks(1024, 4, 267735, 'cpu') == (8, 128)
   for name, samples in (('_SCORED_BYTES', scored), ('_DRAWN_BYTES', drawn)):
     monkeypatch.setattr(sampler, name, {'cpu': 4 * values * vocab * samples // devices, 'tpu': 0})
   monkeypatch.setattr(sampler, '_SCORED_ROWS', 0)

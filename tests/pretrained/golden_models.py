@@ -54,8 +54,8 @@ def same(ours, other):
   jax.tree.map(np.testing.assert_array_equal, ours, other)
 
 
-def refused(folder, head, message):
-  """Asserts that a model is refused."""
+def unloadable(folder, head, message):
+  """Asserts that a model is unloadable."""
   with pytest.raises(UserError, match=message):
     load_pretrained(folder, head)
 

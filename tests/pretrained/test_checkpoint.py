@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from golden_models import GOLDEN, MODELS, refused, same
+from golden_models import GOLDEN, MODELS, same, unloadable
 from safetensors.numpy import load_file
 
 from fairjax.pretrained import SentenceEncoder, folder_name, load_pretrained, mlm_logits
@@ -73,7 +73,7 @@ def test_an_index_names_files_beside_it(copy):
                            ({'x': '../part-1.safetensors'}, r'\.\./part-1\.safetensors.*not in'),
                            ({'x': 3}, 'is no index of weights'), ({}, 'is no index of weights')):
     place.write_text(json.dumps({'weight_map': content}))
-    refused(folder, 'classifier', message)
+    unloadable(folder, 'classifier', message)
 
 
 @pytest.mark.parametrize(('name', 'head'), MODELS[1:])  # a folder of test_decoders is written, too
@@ -113,7 +113,7 @@ def test_written_tensors_are_those_that_were_read(name, head):
 ])
 def test_what_does_not_fit_is_named(copy, model, config, change, message):
   name, head = model
-  refused(copy(name, change, **config), head, message)
+  unloadable(copy(name, change, **config), head, message)
 
 
 @pytest.mark.parametrize(('name', 'head', 'message'), [
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_named(copy, model, config, change, message):
   ('bert_mlm', 'lm', "bert, which has no head 'lm'.*: 'lm' needs a decoder"),
 ])
 def test_a_missing_head_is_never_made_up(name, head, message):
-  refused(GOLDEN / name, head, message)
+  unloadable(GOLDEN / name, head, message)
 
 
 @pytest.mark.parametrize(('name', 'head', 'prefix'), [
@@ -148,7 +148,7 @@ def test_a_wrapper_inside_a_name_and_two_models_in_one_file(copy, capsys):
                                    for k, v in t.items()})
   same(load_pretrained(folder, 'lm').params, plain.params)
   assert '_orig_mod' in capsys.readouterr().err
-  refused(copy('gpt2', lambda t: t | renamed('module.')(t)), 'lm', 'twice, below different prefix')
+  unloadable(copy('gpt2', lambda t: t | renamed('module.')(t)), 'lm', 'twice, below different')
 
 
 @pytest.mark.parametrize(('name', 'head'), [GPT2, BERT, ALBERT])
@@ -169,7 +169,7 @@ def test_a_config_without_model_type_is_recognised(copy, name, head, capsys):
   ({'quantization_config': {'quant_method': 'awq'}}, r'quantization_config \(awq\): quantised'),
 ])
 def test_other_kinds_are_named_and_nothing_is_guessed(copy, fields, message):
-  refused(copy('bert_mlm', **fields), 'mlm', message)
+  unloadable(copy('bert_mlm', **fields), 'mlm', message)
 
 
 def cache(root, name, *models, main=None):
@@ -207,14 +207,14 @@ def test_a_cache_folder_with_one_snapshot_is_read(tmp_path, capsys):
 
 def test_a_cache_folder_with_several_snapshots_names_them(tmp_path):
   two = cache(tmp_path / 'a', 'two', 'gpt2', 'gpt2_inner')
-  refused(two, 'lm', 'holds 2 snapshots: name the folder of one, like .*0abc')
+  unloadable(two, 'lm', 'holds 2 snapshots: name the folder of one, like .*0abc')
   main = cache(tmp_path / 'b', 'two', 'gpt2', 'gpt2_inner', main='1abc\n')
   same(load_pretrained(main, 'lm').params, load_pretrained(GOLDEN / 'gpt2_inner', 'lm').params)
   cache(tmp_path / 'b', 'another', 'gpt2')
-  refused(tmp_path / 'b', 'lm', 'is a cache of 2 models: name the folder of one')
+  unloadable(tmp_path / 'b', 'lm', 'is a cache of 2 models: name the folder of one')
   none = cache(tmp_path / 'c', 'none')
   (none / 'snapshots').mkdir()
-  refused(none, 'lm', 'holds no snapshot with a config.json')
+  unloadable(none, 'lm', 'holds no snapshot with a config.json')
 
 
 @pytest.mark.parametrize(('files', 'message'), [
@@ -230,7 +230,7 @@ def test_a_folder_without_config_is_named_as_what_it_is(tmp_path, files, message
   for name, text in files.items():
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
-  refused(tmp_path, 'lm', message)
+  unloadable(tmp_path, 'lm', message)
 
 
 @pytest.mark.parametrize(('name', 'message'), [
@@ -243,7 +243,7 @@ def test_a_folder_without_config_is_named_as_what_it_is(tmp_path, files, message
 def test_weights_in_another_form_are_named(copy, name, message):
   folder = copy('bert_mlm')
   (folder / 'model.safetensors').rename(folder / name)
-  refused(folder, 'mlm', message)
+  unloadable(folder, 'mlm', message)
 
 
 def test_types_that_numpy_lacks_are_refused_by_name(copy):
@@ -255,24 +255,24 @@ def test_types_that_numpy_lacks_are_refused_by_name(copy):
     content += bytes(tensor.size)
   text = json.dumps(header).encode()
   (folder / 'model.safetensors').write_bytes(len(text).to_bytes(8, 'little') + text + content)
-  refused(folder, 'lm', 'stored as F8_E4M3: quantised weights are not read')
+  unloadable(folder, 'lm', 'stored as F8_E4M3: quantised weights are not read')
 
 
 def test_damaged_files_are_named(copy, tmp_path):
-  refused(tmp_path / 'none', 'mlm', 'none is no directory')
+  unloadable(tmp_path / 'none', 'mlm', 'none is no directory')
   folder = copy('bert_mlm')
-  refused(folder / 'model.safetensors', 'lm', 'is a file: give the folder of config.json')
+  unloadable(folder / 'model.safetensors', 'lm', 'is a file: give the folder of config.json')
   content = (folder / 'model.safetensors').read_bytes()
   for damaged in (content[:-9], b'', b'no tensors here'):
     (folder / 'model.safetensors').write_bytes(damaged)
-    refused(folder, 'mlm', 'cannot be read as safetensors')
+    unloadable(folder, 'mlm', 'cannot be read as safetensors')
   for file in ('config.json', 'tokenizer.json', 'model.safetensors', 'vocab.txt'):
     whole = (folder / file).read_bytes()
     (folder / file).write_text('version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n')
-    refused(folder, 'mlm', f'{file} is a Git LFS pointer.*git lfs pull')
+    unloadable(folder, 'mlm', f'{file} is a Git LFS pointer.*git lfs pull')
     (folder / file).write_bytes(whole)
   (folder / 'config.json').write_text('[]')
-  refused(folder, 'mlm', 'holds no JSON object')
+  unloadable(folder, 'mlm', 'holds no JSON object')
 
 
 def test_a_byte_order_mark_is_no_damage_and_an_adapter_beside_a_model_is_said(copy, capsys):

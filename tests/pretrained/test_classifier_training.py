@@ -108,7 +108,7 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   for change, message in (('--seed=1', 'settings.seed: 0 -> 1'),
                           ('--learning_rate=0.01', 'settings.learning_rate'),
                           (f'--data={data}/dev.tsv', 'train: '), ('--vocab_size=40', 'config.')):
-    refused(command(data, output, change), 'belongs to another training', message)
+    refused(command(data, output, change), 'belongs to another training', message, alone=False)
   assert before == {p: p.read_bytes() for p in output.rglob('*') if p.is_file()}
   assert train(data, output) == 0
   assert 'resumes after step' in capsys.readouterr().err
@@ -117,16 +117,16 @@ def test_an_interrupted_training_goes_on_to_the_same_model(data, trained, tmp_pa
   assert not (output / 'training').exists()
 
 
-def test_a_finished_training_is_left_alone(data, trained, capsys, refused):
+def test_a_finished_training_is_left_alone(data, trained, tmp_path, capsys, refused):
   before = (trained / 'model.safetensors').stat()
   (trained / 'training').mkdir()  # as a kill after the card leaves it
   (trained / 'training' / 'best.safetensors').write_bytes(b'x')
   assert train(data, trained) == 0
   assert 'finished earlier' in capsys.readouterr().err
   assert (trained / 'model.safetensors').stat() == before and not (trained / 'training').exists()
-  refused(command(data, trained, '--epochs=6'), 'settings.epochs: 5 -> 6')
-  with FolderLock(trained, print):
-    refused(command(data, trained), 'is in use by another run')
+  refused(command(data, trained, '--epochs=6'), 'settings.epochs: 5 -> 6', alone=False)
+  with FolderLock(tmp_path / 'new', print):
+    refused(command(data, tmp_path / 'new'), 'is in use by another run', alone=False)
 
 
 @pytest.mark.parametrize(('card', 'words'), [
@@ -137,8 +137,8 @@ def test_a_card_of_something_else_is_named(data, tmp_path, refused, card, words)
     (tmp_path / 'card.json').write_text(card)
   else:
     write_sealed_json(tmp_path / 'card.json', card)  # as models masked-lm does
-  refused(command(data, tmp_path), words)
-  assert {p.name for p in tmp_path.iterdir()} == {'.lock', 'card.json'}
+  refused(command(data, tmp_path), words, alone=False)
+  assert {p.name for p in tmp_path.iterdir()} == {'card.json'}
 
 
 @pytest.mark.parametrize('change', ['the start itself', 'another tokenizer'])
@@ -225,7 +225,7 @@ def test_five_classes_and_trees(tmp_path, capsys, refused, found):
   (['scorers', 'evaluate', '--scorer=opinion'], '--lexicon POSITIVE NEGATIVE'),
 ])
 def test_bad_options_are_one_line(data, arguments, message, refused):
-  refused([*arguments, f'--data={data}/train.tsv'], message)
+  refused([*arguments, f'--data={data}/train.tsv'], message, alone=False)
 
 
 def test_what_was_cut_and_classes_without_a_text_are_said(data, tmp_path, capsys, refused):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import tokenizers
-from golden_models import refused, rewrite, same, vocab_size
+from golden_models import rewrite, same, unloadable, vocab_size
 from safetensors.numpy import load_file, save_file
 
 from fairjax.pretrained import load_pretrained
@@ -251,7 +251,7 @@ def test_the_scaling_of_llama_3_is_found_by_its_factors(make, tmp_path):
   assert load_pretrained(path, 'lm').arch.rope_scaling == (factor, low, high, positions)
   freqs['rope_freqs.weight'] = factors.astype(np.float32) * 3
   path = write(folder, tmp_path / 'y.gguf', change=lambda t: t | freqs)
-  refused(path, 'lm', 'not the rope scaling of Llama 3.1 or 3.2')
+  unloadable(path, 'lm', 'not the rope scaling of Llama 3.1 or 3.2')
 
 
 @pytest.mark.parametrize(('damage', 'words'), [
@@ -268,7 +268,7 @@ def test_what_cannot_be_read_is_named(damage, words, make, tmp_path):
   whole = path.read_bytes()
   path.write_bytes(damage(whole))
   assert path.read_bytes() != whole
-  refused(path, 'lm', words)
+  unloadable(path, 'lm', words)
 
 
 @pytest.mark.parametrize(('more', 'words'), [
@@ -279,7 +279,7 @@ def test_what_cannot_be_read_is_named(damage, words, make, tmp_path):
   (lambda w: setattr(w, 'add_tokenizer_pre', lambda name: None), "words 'default'.* qwen2$"),
   (lambda w: setattr(w, 'endianess', gguf.GGUFEndian.BIG), 'big-endian')])
 def test_what_would_be_read_wrongly_is_refused_and_is_no_damage(more, words, make, tmp_path):
-  refused(write(make('llama'), tmp_path / 'x.gguf', more=more), 'lm', words)
+  unloadable(write(make('llama'), tmp_path / 'x.gguf', more=more), 'lm', words)
 
 
 def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
@@ -288,4 +288,4 @@ def test_a_type_that_cannot_be_turned_into_numbers_is_refused(make, tmp_path):
   field = next(t for t in reader.tensors if t.name == 'token_embd.weight').field
   field.parts[4][0] = KINDS.I8  # the parts of a tensor: length, name, axes, shape, type, offset
   reader.data.flush()
-  refused(path, 'lm', 'has the type I8, which is not supported, only F32, F16')
+  unloadable(path, 'lm', 'has the type I8, which is not supported, only F32, F16')

@@ -111,7 +111,7 @@ def test_what_it_writes_is_a_model_directory(text, trained, capsys, refused):
                       (['--attention_dropout=0'], 'config.attention_probs_dropout_prob'),
                       (['--whole_words'], 'settings.whole_words'),
                       (['--rows=packed'], 'source.rows')):
-    refused(command(text, trained, *more), 'belongs to another training', words)
+    refused(command(text, trained, *more), 'belongs to another training', words, alone=False)
 
 
 def test_interrupted_by_sigterm_it_goes_on_to_the_same_model(text, trained, tmp_path, monkeypatch,
@@ -155,7 +155,7 @@ def test_albert_shares_its_layers_and_frozen_parameters_stay(text, tmp_path, cap
   assert (second / 'tokenizer.json').read_bytes() == (first / 'tokenizer.json').read_bytes()
   for more, words in (('--freeze=1', 'share their parameters'),
                       ('--max_length=17', '--max-length=17 is too much')):
-    refused(command(text, tmp_path / 'x', f'--init={first}', more, sizes=()), words)
+    refused(command(text, tmp_path / 'x', f'--init={first}', more, sizes=()), words, alone=False)
     assert not (tmp_path / 'x').exists()
 
 

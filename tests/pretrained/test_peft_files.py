@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from golden_models import refused, rewrite, same
+from golden_models import rewrite, same, unloadable
 from safetensors.numpy import load_file, save_file
 from test_decoders import make  # noqa: F401  the fixture
 
@@ -150,7 +150,7 @@ def test_what_is_of_another_base_is_refused(change, words, make, tmp_path):  # n
   if 'adapter' in change:  # as another program saves it, without the digest of its base
     save_file({n: np.ascontiguousarray(x) for n, x in change['adapter'](
       load_file(place / WEIGHTS)).items()}, place / WEIGHTS)
-  refused(place, 'lm', words)
+  unloadable(place, 'lm', words)
 
 
 def test_copies_of_the_base_in_another_type_are_the_base(make, tmp_path):  # noqa: F811

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 
 import pytest
-from golden_models import GOLDEN, MODELS, MORE, added, padded, refused, rewrite, same, vocab_size
+from golden_models import GOLDEN, MODELS, MORE, added, padded, rewrite, same, unloadable, vocab_size
 
 from fairjax.errors import UserError
 from fairjax.gender.scored_models import open_language_model
@@ -23,14 +23,14 @@ def test_word_list_and_tokenizer_must_agree(copy):
        r"vocab.txt has 'a' as token 10, tokenizer.json '4': .* another model: take all files"),
       ([*words[:-1], 'more', ''], "vocab.txt has 'more' as token 90, tokenizer.json None")):
     (folder / 'vocab.txt').write_text('\n'.join(other))
-    refused(folder, 'classifier', message)
+    unloadable(folder, 'classifier', message)
   (folder / 'vocab.txt').write_bytes(b'[PAD]\n\xff\n')
-  refused(folder, 'classifier', 'vocab.txt cannot be read')
+  unloadable(folder, 'classifier', 'vocab.txt cannot be read')
   # What programs write differently says nothing about the words: ends of lines, white space.
   (folder / 'vocab.txt').write_bytes('\r\n'.join(words).encode())
   assert load_pretrained(folder, 'classifier').tokenizer
   shutil.copy(GOLDEN / 'albert_mlm' / 'tokenizer.json', folder)
-  refused(folder, 'classifier', r"txt has '\[PAD\].*' as token 0, tokenizer.json '<pad>'")
+  unloadable(folder, 'classifier', r"txt has '\[PAD\].*' as token 0, tokenizer.json '<pad>'")
 
 
 def test_permuted_vocabulary_of_gpt2(copy):
@@ -41,7 +41,7 @@ def test_permuted_vocabulary_of_gpt2(copy):
   first, second = list(vocabulary)[40:42]
   vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
   (folder / 'vocab.json').write_text(json.dumps(vocabulary))
-  refused(folder, 'lm', f'vocab.json has .{first}. as token {vocabulary[first]}, tokenizer.json '
+  unloadable(folder, 'lm', f'vocab.json has .{first}. as token {vocabulary[first]}, tokenizer.json '
           f'.{second}.: one of them is of another model')
 
 
@@ -64,11 +64,11 @@ def test_texts_must_begin_and_end_as_the_model_reads_them(copy, name, head):
   folder = copy(name)
   original = (folder / 'tokenizer.json').read_text()
   rewrite(folder / 'tokenizer.json', lambda content: content.update(post_processor=None))
-  refused(folder, head, r"does not begin a text with \[CLS\] but with '.*': its post-processor is")
+  unloadable(folder, head, r"does not begin a text with \[CLS\] but with '.*': its post-processor")
   (folder / 'tokenizer.json').write_text(original)
   rewrite(folder / 'tokenizer.json',
           lambda content: content['post_processor']['single'].pop() and None)
-  refused(folder, head, r'does not end a text with \[SEP\]')
+  unloadable(folder, head, r'does not end a text with \[SEP\]')
 
 
 def test_ends_may_have_other_names(copy):
@@ -83,7 +83,7 @@ def test_ends_may_have_other_names(copy):
             and None)
   assert load_pretrained(folder, 'mlm').tokenizer
   rewrite(folder / 'special_tokens_map.json', lambda options: options.update(cls_token='[MASK]'))
-  refused(folder, 'mlm', r"does not begin a text with \[MASK\] but with '<s>'")
+  unloadable(folder, 'mlm', r"does not begin a text with \[MASK\] but with '<s>'")
 
 
 def test_end_of_text_is_no_ordinary_token(copy):
@@ -116,7 +116,7 @@ def test_options_of_a_word_list_are_checked(copy, name, value, message):
     {'strip_accents': None, 'unk_token': {'content': '[UNK]'}}))
   assert load_pretrained(folder, 'classifier').tokenizer
   rewrite(folder / 'tokenizer_config.json', lambda content: content.update({name: value}))
-  refused(folder, 'classifier', message)
+  unloadable(folder, 'classifier', message)
 
 
 def test_tokenizers_that_cannot_be_read(copy):
@@ -126,27 +126,27 @@ def test_tokenizers_that_cannot_be_read(copy):
     content['model']['vocab']['the'] = 300
 
   rewrite(folder / 'tokenizer.json', beyond)
-  refused(folder, 'mlm', "has 90 tokens with ids up to 300, the model 90 .*'the'")
+  unloadable(folder, 'mlm', "has 90 tokens with ids up to 300, the model 90 .*'the'")
   (folder / 'tokenizer.json').write_text('{"version"')
-  refused(folder, 'mlm', 'tokenizer.json cannot be read')
+  unloadable(folder, 'mlm', 'tokenizer.json cannot be read')
   (folder / 'tokenizer.json').unlink()
   words = (folder / 'vocab.txt').read_text()
   for content, message in ((words + 'more\n', "has 91 tokens .*, the model 90 .*'more'"),
                            (words + 'the\n', 'holds a token twice: 91 lines, 90 tokens'),
                            (words.replace('[SEP]', 'sep'), r"no sep token '\[SEP\]'")):
     (folder / 'vocab.txt').write_text(content)
-    refused(folder, 'mlm', message)
+    unloadable(folder, 'mlm', message)
   (folder / 'tokenizer_config.json').unlink()
-  refused(folder, 'mlm', 'without tokenizer_config.json')
+  unloadable(folder, 'mlm', 'without tokenizer_config.json')
   (folder / 'vocab.txt').unlink()
-  refused(folder, 'mlm', 'no tokenizer.json nor vocab.txt')
+  unloadable(folder, 'mlm', 'no tokenizer.json nor vocab.txt')
 
 
 @pytest.mark.parametrize('name', ['do_lower_case', 'strip_accents', 'tokenize_chinese_chars'])
 def test_two_files_that_treat_text_otherwise_are_refused(copy, name):
   folder = copy('bert_mlm')
   rewrite(folder / 'tokenizer_config.json', lambda options: options.update({name: False}))
-  refused(folder, 'mlm', f'tokenizer_config.json says {name}=False, tokenizer.json')
+  unloadable(folder, 'mlm', f'tokenizer_config.json says {name}=False, tokenizer.json')
   rewrite(folder / 'tokenizer_config.json', lambda options: options.pop(name))
   assert load_pretrained(folder, 'mlm').tokenizer.encode('GOOD').tokens[1:-1]
 

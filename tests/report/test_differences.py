@@ -215,7 +215,7 @@ def test_two_samples_of_one_model_seldom_differ_beyond_the_noise():
   assert far == ['higher'] * 10
 
 
-def test_records_of_any_model_become_a_report(tmp_path, capsys, no_figures, refused):
+def test_records_of_any_model_become_a_report(tmp_path, capsys, refused):
   attribute = tmp_path / 'colour.yaml'
   attribute.write_text(json.dumps({
     'name': 'colour', 'values': [{'text': v.text} for v in ATTRIBUTE.values],
@@ -257,4 +257,5 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, no_figures, refu
       ([str(files[0]), '--encoder=minilmm'], "did you mean 'minilm'"),
       ([str(unfinished)], 'not complete'),
       ([str(tmp_path / 'none.jsonl')], 'not found')):
-    refused(['report', '--records', *arguments, *options, f'--output={folder}'], words)
+    refused(['report', '--records', *arguments, *options, f'--output={folder}'], words,
+            alone=False)

@@ -268,7 +268,7 @@ def test_a_published_model_may_move_but_not_change(files, finished, tmp_path, ca
   refused(training(link)[1], f'{link} has changed since {workdir}')
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path, no_figures):
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(files, finished, tmp_path):
   workdir = tmp_path / 'w'
   shutil.copytree(finished, workdir)
   # Killed in an import, in the middle of a stage, before the report.

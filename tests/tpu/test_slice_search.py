@@ -311,7 +311,7 @@ def test_a_signal_ends_it_at_once_and_says_what_is_kept(number, options, reposit
 # The compiler.
 
 @pytest.mark.libtpu
-def test_the_tpu_compiler(run_with_libtpu, tmp_path):
+def test_the_tpu_compiler(run_with_libtpu):
   run = functools.partial(run_with_libtpu, '-m', 'fairjax', 'tpu', 'compile')
   done = run('--config=configs/quickstart.py', '--topology=v5e:2x2', '--program=lm', '--json',
              '--config.model.num_layers=3')

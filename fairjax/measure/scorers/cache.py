@@ -56,7 +56,7 @@ def score_generations(
 
 
 def score_texts(
-  texts: Sequence[str], scorer: Scorer, path: str | os.PathLike | None = None, *,
+  texts: Sequence[str], scorer: Scorer, path: 'str | os.PathLike | ScoreFile | None' = None, *,
   log: Callable[[str], None] | None = None, chunk: int | None = None,
 ) -> np.ndarray:
   """Scores R texts: `[R]` float64 in [0, 1], from the file where it has them.
@@ -64,7 +64,8 @@ def score_texts(
   Args:
     texts: R texts.
     scorer: text scorer.
-    path: score file; each chunk is appended to it. None: the scorer's `score_file`, if it has one.
+    path: score file, or its `ScoreFile`; each chunk is appended to it. None: the scorer's
+      `score_file`, if it has one.
     log: gets lines of progress, and one at the end.
     chunk: texts scored at a time; None: 4,000 for each of the scorer's `busy_devices`.
 
@@ -74,17 +75,19 @@ def score_texts(
   path = getattr(scorer, 'score_file', None) if path is None else path
   chunk = chunk or CHUNK * getattr(scorer, 'busy_devices', 1)
   digests = [text_digest(text) for text in texts]
-  known = {} if path is None else _known(path, scorer)
+  if isinstance(path, ScoreFile):
+    file, known = path, path.known
+  else:
+    file, known = None, {} if path is None else _known(path, scorer)
   distinct = list(dict(zip(digests, texts, strict=True)).items())
   chunks = [distinct[start:start + chunk] for start in range(0, len(distinct), chunk)]
   chunks = [part for part in chunks if any(d not in known for d, _ in part)]
   todo = [text for part in chunks for _, text in part]
   with contextlib.ExitStack() as stack:
-    file = None
     progress = stack.enter_context(Progress(
       f'{scorer.name}: scored', len(distinct), unit='texts', log=log if todo else None,
       done=len(distinct) - len(todo)))
-    if path is not None and chunks:
+    if not isinstance(path, ScoreFile) and path is not None and chunks:
       file = stack.enter_context(ScoreFile(path, scorer))
       if file.torn_bytes and log:
         log(f'{path}: removed {file.torn_bytes} bytes of an interrupted append')

@@ -210,7 +210,7 @@ def lacking_packages(
       packages = (
         ['jinja2'] if chats else [text] if name == 'log.to' else
         ['httpx'] if name == '--endpoint' else
-        [text[4:], *['gguf'] * _may_be_gguf(text[4:])] if text.startswith('pip:') else
+        [text[4:], *['gguf'] * _may_be_gguf(text[4:], lists)] if text.startswith('pip:') else
         ['gguf'] if text.endswith('.gguf') else
         ['google-cloud-language'] if text == 'google' and 'scorer' in name else [])
       for package in packages:
@@ -219,12 +219,12 @@ def lacking_packages(
   return [f'{what} needs the package {package}' for package, what in found.items()]
 
 
-def _may_be_gguf(package: str) -> bool:
-  """Whether a package holds a GGUF file; one that is not installed here is taken to."""
+def _may_be_gguf(package: str, lists: str) -> bool:
+  """Whether a package holds a GGUF file; one that is neither here nor in the lists may."""
   try:
     files = importlib.metadata.files(package) or []
   except (importlib.metadata.PackageNotFoundError, ValueError):
-    return True
+    return not re.search(rf'^{re.escape(package)}==', lists, re.M)
   return any(file.suffix == '.gguf' for file in files)
 
 
