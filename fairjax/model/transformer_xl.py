@@ -191,7 +191,9 @@ class TransformerXL(nn.Module):
     main, main_before = (x[:, :segment_len] for x in (states.now, states.before))
     branch, branch_before = (
       at_pieces(x[:, segment_len:].reshape(*shape, -1), there) for x in (states.now, states.before))
-    last = at_pieces(states.now[:, segment_len:].reshape(*shape, -1), branches.value_end)
+    last = branch
+    if branches.tail is not None:
+      last = at_pieces(states.now[:, segment_len:].reshape(*shape, -1), branches.value_end)
     keep = None
     if keep_out is not None:
       keep = at_positions(keep_out, end[:, :, None])[:, :, 0]
