@@ -428,6 +428,23 @@ def parse_variant(variant: str) -> Variant:
   return Variant(method, numbers[0])
 
 
+def parse_threshold(text: str) -> tuple[str, float]:
+  """Reads `encoder` (its own threshold: number 0), a cosine (`given`), or `baseline:SHARE`."""
+  if text == 'encoder':
+    return 'encoder', 0.0
+  kind, colon, number = text.rpartition(':')
+  try:
+    value = float(number)
+  except ValueError:
+    value = math.nan
+  if kind == 'baseline' and 0 < value < 1:
+    return 'baseline', value
+  if not colon and -1 <= value <= 1:
+    return 'given', value
+  raise UserError(f"similarity_threshold='{text}' is none of: encoder, a cosine in [-1, 1], "
+                  'baseline:SHARE with a share in (0, 1)')
+
+
 def parse_decoding(name: str) -> tuple[str, float]:
   """Reads `average:0.5` (strength in [0, 1]) or `steer:1` (finite, >= 0)."""
   method, _, value = name.partition(':')
@@ -456,20 +473,3 @@ def debias_variants(config: Config) -> list[Variant]:
     if variant.method == 'sentiment' and stage.random_projection:
       found.append(variant._replace(method='random_projection'))
   return found
-
-
-def parse_threshold(text: str) -> tuple[str, float]:
-  """Reads 'encoder' (its own threshold), a cosine, or 'baseline:SHARE' (calibrated)."""
-  if text == 'encoder':
-    return 'encoder', 0.0
-  kind, colon, number = text.rpartition(':')
-  try:
-    value = float(number)
-  except ValueError:
-    value = math.nan
-  if kind == 'baseline' and 0 < value < 1:
-    return 'baseline', value
-  if not colon and -1 <= value <= 1:
-    return 'given', value
-  raise UserError(f"similarity_threshold='{text}' is none of: encoder, a cosine in [-1, 1], "
-                  'baseline:SHARE with a share in (0, 1)')

@@ -1,7 +1,7 @@
 """The command line: `fairjax VERB ...`.
 
-Exit codes: 0 done; 2 the user can fix it (one line says what, where and how); 42 interrupted, the
-same command continues from what was saved; 3 and 4 of `compare gate`: worse, cannot tell; 141 the
+Exit codes: 0 done; 2 the user can fix it (one line says what, where and how); 3 and 4 of `compare
+gate`: worse, cannot tell; 42 interrupted, the same command continues from what was saved; 141 the
 reader of the output is gone (as after SIGPIPE, without a message); anything else is a fault.
 `GROUPS` has the verbs; the module of a verb is imported when it is called, and imports what it
 needs in its functions, so help answers at once.

@@ -17,7 +17,6 @@ import functools
 import gzip
 import io
 import json
-import math
 import numbers
 import os
 import pathlib
@@ -312,7 +311,7 @@ def records_stem(path: str | os.PathLike) -> str:
 def _is_null(value: Any) -> bool:
   """Whether a value is null, or what data frames write for it (NaN, pd.NA, pd.NaT)."""
   return (value is None or type(value).__name__ in ('NAType', 'NaTType')
-          or isinstance(value, numbers.Real) and math.isnan(value))
+          or isinstance(value, numbers.Real) and value != value)
 
 
 def check_record(

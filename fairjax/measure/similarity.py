@@ -23,7 +23,14 @@ from fairjax.files import json_sha256
 from fairjax.measure.columns import Generations
 from fairjax.measure.relevance import share_of
 from fairjax.measure.scorers.base import count_truncated
-from fairjax.measure.scorers.cache import CHUNK, ScoreFile, score_file, score_texts
+from fairjax.measure.scorers.cache import (
+  CHUNK,
+  ScoreFile,
+  read_score_file,
+  score_file,
+  score_texts,
+  text_digest,
+)
 from fairjax.progress import without_native_lines
 
 ENCODERS = ('minilm', 'use')
@@ -111,9 +118,13 @@ def prefix_cosines(
 
   scorers = [_Cosine(f'{encoder.name}-{column}', fingerprint, found, i, encode)
              for i, column in enumerate(_COLUMNS)]
+  files = [directory and score_file(directory, generations.attribute.name, s) for s in scorers]
   with contextlib.ExitStack() as stack:
-    files = [directory and stack.enter_context(ScoreFile(
-      score_file(directory, generations.attribute.name, scorer), scorer)) for scorer in scorers]
+    digests = set(map(text_digest, texts))
+    if directory and all(digests <= read_score_file(f)[1].keys() for f in files):
+      chunk = len(texts)  # nothing is asked, or written where nothing can be
+    elif directory:
+      files = [stack.enter_context(ScoreFile(f, s)) for f, s in zip(files, scorers, strict=True)]
     for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass
       part = texts[start:start + chunk]
       for column, scorer, file in zip(columns, scorers, files, strict=True):

@@ -269,8 +269,9 @@ def origin_rows(job: Job, model: Model, done: Mapping[str, Any]) -> list[tuple[s
   names = ', '.join(pathlib.PurePath(name).name for name in config.data.train)
   found += [('training text', config.data.source + (f': {names}' if names else '')),
             ('configuration', f'{identity["config"]} (fingerprint)'),
-            ('versions at the export', ', '.join(f'{k} {v}' for k, v in installed_versions().items()
-                                   if k in ('fairjax', 'jax', 'flax', 'optax')))]
+            ('versions at the export', ', '.join(
+              f'{k} {v}' for k, v in installed_versions().items()
+              if k in ('fairjax', 'jax', 'flax', 'optax')))]
   return found
 
 

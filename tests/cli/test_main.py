@@ -13,6 +13,7 @@ from golden_models import copied
 
 from fairjax import processes
 from fairjax.cli import main as cli
+from fairjax.cli.verb import print_result
 from fairjax.errors import UserError
 from fairjax.tpu.launch.plan import Run
 from fairjax.tpu.launch.supervise import Executor
@@ -56,6 +57,12 @@ def test_too_little_memory_is_one_line(monkeypatch, capsys, array):
   assert 'memory' in line and '--batch-size' in line
   with pytest.raises((MemoryError, RuntimeError)):
     cli.main(['measure', '--debug'])
+
+
+def test_of_several_processes_one_prints_a_result(monkeypatch, capsys):
+  monkeypatch.setattr(processes, 'is_first', lambda: False)
+  print_result(argparse.Namespace(json=True), {}, str)
+  assert capsys.readouterr().out == ''
 
 
 def test_a_full_disk_of_xla_is_no_lack_of_memory(monkeypatch):

@@ -14,6 +14,7 @@ from fairjax.counterfactual import TextMatcher, load_attribute
 from fairjax.data import corpus, token_store
 from fairjax.data import prepare as prepare_module
 from fairjax.data.corpus import SPLITS
+from fairjax.data.data_check import check_prepared
 from fairjax.errors import UserError
 from fairjax.files import file_sha256
 from fairjax.vocabulary import build_word_vocabulary
@@ -159,6 +160,7 @@ def test_a_moved_or_touched_file_is_hashed_once(tmp_path, monkeypatch):
   for _ in range(2):
     prepare(moved, tmp_path / 'out')
   assert hashed == 2 * [str(tmp_path / f'{name}.txt') for name in ('train', 'moved')]
+  assert not any('not at their place' in note for note in check_prepared(tmp_path / 'out').notes)
 
 
 def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path):

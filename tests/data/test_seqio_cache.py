@@ -12,6 +12,7 @@ import pytest
 from split_files import line_data
 from split_files import prepare as prepare_lines
 
+from fairjax import processes
 from fairjax.cli.main import main
 from fairjax.data.data_check import check_cache
 from fairjax.data.prepare import open_prepared
@@ -75,13 +76,18 @@ def test_the_cache_of_other_data_is_refused(tmp_path):
     write_seqio_cache(prepared, prepared.config.train[0], log=print)
 
 
-def test_the_command_line_writes_the_cache(tmp_path, in_repository, printed):
+def test_the_command_line_writes_the_cache(tmp_path, in_repository, printed, monkeypatch):
   import seqio
 
   options = ['step', 'data', '--config=configs/quickstart.py', f'--workdir={tmp_path / "run"}',
              f'--seqio_cache={tmp_path / "cache"}', '--config.data.planted_documents=60',
              '--config.data.planted_heldout_documents=10', '--config.data.vocab_size=600']
   assert 'seqio cache of train: 60 examples' in printed(*options)
+  with monkeypatch.context() as patch:  # of several processes one writes, and prints
+    patch.setattr(processes, 'is_first', lambda: False)
+    assert printed(*(word.replace(f'{tmp_path}/cache', f'{tmp_path}/other') for word in options)
+                   ) == ''
+  assert not (tmp_path / 'other').exists()
   task = seqio.get_mixture_or_task('fairjax_planted')
   assert examples(task, use_cached=True) == examples(task)
 

@@ -101,6 +101,8 @@ def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_endi
   words = {f['word'] for f in found['significant'] if f['template'].startswith('BLANK')}
   assert words == {'Sewing', 'Fishing'}
   assert found['score'] == 2.0 and found['score_endings'] == 2.0
+  given = measure_disco(model, NAMES, top=1, candidates=['sewing', 'fishing', '3D design'])
+  assert given['candidates']["BLANK was PERSON's major at college."] == 6  # and the model's tea
   without = measure_disco(model, NAMES, top=1, infill=False)
   assert len(without['not_asked']) == 3 and len(without['templates']) == 11
 

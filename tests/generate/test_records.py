@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from fairjax.counterfactual import list_attributes, load_attribute
@@ -64,6 +65,13 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
     repair(path)
 
 
+def test_what_data_frames_write_for_null_is_an_empty_text():
+  pandas = pytest.importorskip('pandas')
+  for null in (None, float('nan'), np.float32('nan'), pandas.NA, pandas.NaT):
+    (record,) = read_records([RECORD | {'continuation': null}])
+    assert record['continuation'] == ''
+
+
 @pytest.mark.parametrize('line, message', [
   (b'{"attribute": ', r'r.jsonl:2: not JSON'),
   (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
@@ -71,6 +79,7 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
   (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
    r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
+  (json.dumps(RECORD | {'continuation': 10 ** 400}).encode(), "'continuation' must be a text"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
   (json.dumps(RECORD | {'template': True}).encode(), r"'template' must be .* a text, not bool"),
   (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),

@@ -244,6 +244,14 @@ def many_values(count, *, templates=2, samples=6, words='some words '):
     coupled=True)
 
 
+def test_the_noise_of_each_model_is_explained():
+  row, distributions = many_values(3)
+  free = ModelRow('free', 'model', measures=row.measures | {'coupled': False})
+  coupled, free = page_data(make_page(
+    EMPTY, [row, free], {'baseline': distributions, 'free': distributions}))['noise_rules']
+  assert 'within sample numbers' in coupled and 'over all samples of the two' in free
+
+
 def test_a_large_page_keeps_the_largest_distances_and_says_what_it_left_out(monkeypatch):
   row, distributions = many_values(60)
   (scorer,) = row.measures['scorers']

@@ -532,6 +532,8 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, printe
                       ('--steps=6', 'steps'), ('--learning-rate=0.5', 'learning rate')):
     refused([*command, other], f'measured with other {word}')
   assert json.loads((output / 'relearning.json').read_text()) == result
+  looks = json.loads((output / 'looks.json').read_text())
+  assert looks.keys() >= {'similarity_threshold', 'similarity_samples'}
   refused([*command[:4], f'--output={finished}/x'], 'inside the workdir')
   refused([c.replace('embedding-10', 'embedding-1') for c in command],
           "did you mean 'country-embedding-10'")

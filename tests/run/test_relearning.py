@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fairjax.run.relearning import half_life
+from fairjax.errors import UserError
+from fairjax.run.relearning import _keep_looks, half_life
 
 STEPS = [0, 10, 20, 40, 80]
 
@@ -26,6 +27,14 @@ def test_a_point_on_the_half_life_is_found(life):
   assert found['low'] == pytest.approx(life) and found['high'] == pytest.approx(life)
   assert found['retained'][0]['value'] == 1 and found['reached_share'] == 1
   assert found['reduction']['value'] == pytest.approx(0.2)
+
+
+def test_a_curve_has_one_kind_of_look_and_an_old_one_says_less(tmp_path):
+  _keep_looks(tmp_path / 'a', {'samples': 20})
+  _keep_looks(tmp_path / 'a', {'samples': 20, 'similarity_threshold': '0.5'})
+  _keep_looks(tmp_path / 'b', {'samples': 20, 'similarity_threshold': '0.4'})
+  with pytest.raises(UserError, match='measured with other similarity_threshold'):
+    _keep_looks(tmp_path / 'b', {'samples': 20, 'similarity_threshold': '0.5'})
 
 
 def test_between_two_points_a_line_is_drawn():

@@ -179,6 +179,10 @@ def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes
     with pytest.raises(UserError, match=f'another configuration: {name}: .*{re.escape(advice)}'):
       claimed(tmp_path, with_fields(begun, changes))
   else:
+    (tmp_path / 'DONE').touch()
+    with FolderLock(tmp_path, print), pytest.raises(UserError, match='in use'):
+      claimed(tmp_path, with_fields(begun, changes))
+    assert (tmp_path / 'DONE').exists()
     (line,) = claimed(tmp_path, with_fields(begun, changes))
     assert all(f'{name}: ' in line for name in changes)
     assert ('all is measured again' in line) != kept
