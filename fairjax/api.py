@@ -272,8 +272,8 @@ def measure_attributes(
     contents = {a.name: dataclasses.replace(contents[a.name], next_token=read_next_token(data, a))
                 for a in attributes}
   generations = read_attributes(
-    read_logged(data, attributes=attributes, columns=columns, repair=repair, log=log), attributes,
-    empty=empty, coupled=coupled, checked=True)
+    read_logged(data, attributes=attributes, columns=columns, repair=repair, log=log, whole=False),
+    attributes, empty=empty, coupled=coupled)
   for name, found_values in generations.items():
     if log and found_values.absent_values:
       log(f'{name}: measured on {len(found_values.attribute.values)} values; no record of '
@@ -294,7 +294,7 @@ def measure_attributes(
   return found
 
 
-def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[dict[str, Any]]:
+def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[Any]:
   """`read_records`; logs progress and what was changed in reading."""
   counts: collections.Counter[str] = collections.Counter()
   with Progress('reading', None, unit='records', log=log) as progress:

@@ -56,7 +56,8 @@ def content_options(options: argparse.Namespace, attributes: 'Sequence[Attribute
   measure = MeasureConfig(encoder=options.encoder or '', similarity_threshold=threshold,
                           similarity_samples=options.similarity_samples)
   return record_contents(
-    attributes, measure, records_reader(options, attributes)(baseline) if baseline else None,
+    attributes, measure,
+    records_reader(options, attributes, whole=False)(baseline) if baseline else None,
     empty=options.empty, coupled=not options.independent)
 
 
@@ -105,7 +106,7 @@ def read_prompts(options: argparse.Namespace, attributes: 'Sequence[Attribute]',
   """Records of a file by attribute, without those of rewordings; logs what is not there."""
   from fairjax.measure.columns import read_attributes
   from fairjax.measure.measures import coverage_notes
-  found = read_attributes(records_reader(options, attributes)(path), attributes,
+  found = read_attributes(records_reader(options, attributes, whole=False)(path), attributes,
                           empty=options.empty, coupled=not options.independent)
   for generations in found.values():
     for note in coverage_notes(generations):

@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> None:
     options.records, attribute, load_scorers(options, options.records[0]), options.output,
     baseline=options.baseline, permutations=options.permutations,
     coupled=not options.independent, empty=options.empty,
-    read=records_reader(options, [attribute]),
+    read=records_reader(options, [attribute], whole=False),
     content=content_options(options, [attribute])[attribute.name], log=log_line)
   print(path.with_name('index.html'))
 

@@ -108,12 +108,12 @@ def join_processes(options: argparse.Namespace) -> None:
     processes.StopSignal().installed().__enter__()
 
 
-def records_reader(options: argparse.Namespace, attributes: 'Sequence[Attribute]' = ()
-                   ) -> Callable[[Any], Iterator[dict[str, Any]]]:
+def records_reader(options: argparse.Namespace, attributes: 'Sequence[Attribute]' = (), *,
+                   whole: bool = True) -> Callable[[Any], Iterator[Any]]:
   """`read_records` as the options say; logs progress and what was changed."""
   from fairjax.api import read_logged
   return functools.partial(read_logged, attributes=attributes, columns=options.columns,
-                           repair=options.repair, log=log_line)
+                           repair=options.repair, whole=whole, log=log_line)
 
 
 def log_line(line: str) -> None:

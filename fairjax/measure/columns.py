@@ -8,21 +8,24 @@ have the number of the rewording of the template (`rewording`) too. The optional
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from fairjax.counterfactual.attributes import Attribute
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
-from fairjax.generate.records import check_record
+from fairjax.generate.records import Record, check_record
 from fairjax.measure.estimates import LEVEL, SampleScores
 
 SCORED_TEXTS = ('continuation', 'prefix+continuation')
 EMPTY = ('error', 'drop', 'keep')
 """What is done about empty continuations (refusals, length limits, errors of an API)."""
 _NAMED = 20  # values that a sentence names
+_BLOCK = 100  # records that become columns together: one by one takes twice the time
 
 
 class EmptyTexts(NamedTuple):
@@ -138,6 +141,7 @@ class Generations:
       return self.continuations
     return [join_text(p, c) for p, c in zip(self.prefixes, self.continuations, strict=True)]
 
+  @functools.cached_property
   def cells(self) -> tuple[tuple[np.ndarray, ...], ...]:
     """`[M][A]` int arrays `[n]`: the records of every prefix, in the order of sample numbers."""
     number = np.arange(len(self)) if self.sample is None else self.sample
@@ -153,7 +157,7 @@ class Generations:
 
     `numbered=False` leaves the sample numbers out, so that no samples count as coupled.
     """
-    cells = self.cells()
+    cells = self.cells
 
     def split(column):
       return tuple(tuple(column[c] for c in row) for row in cells)
@@ -203,7 +207,7 @@ class Generations:
     if not samples:
       return self
     return self._take(np.sort(np.concatenate(
-      [rows[:samples] for row in self.cells() for rows in row])))
+      [rows[:samples] for row in self.cells for rows in row])))
 
   def _take(self, rows: np.ndarray) -> 'Generations':
     def taken(column: list[Any]) -> list[Any]:
@@ -230,11 +234,20 @@ class Generations:
     _check_counts(left, 'records with a text' if found.left_out else 'records')
     return left
 
+  def prompts(self) -> dict[tuple[int, int, str], int]:
+    """Template, value and prefix of the records, with the first record that has them."""
+    template, value = self.template_index, self.value_index
+    prefix = np.array(self.prefixes, object)
+    changes = (np.diff(template) != 0) | (np.diff(value) != 0) | (prefix[1:] != prefix[:-1])
+    found: dict[tuple[int, int, str], int] = {}
+    for i in [0, *(np.flatnonzero(changes) + 1).tolist()]:  # most follow one of the same prompt
+      found.setdefault((int(template[i]), int(value[i]), self.prefixes[i]), i)
+    return found
+
   def attribute_templates(self) -> dict[int | str, int]:
     """Labels whose prefixes are those of a template of the attribute, with its index from 0."""
     seen = collections.defaultdict(set)
-    for template, value, prefix in set(zip(
-        self.template_index.tolist(), self.value_index.tolist(), self.prefixes, strict=True)):
+    for template, value, prefix in self.prompts():
       seen[template].add((value, normal_form(prefix.rstrip())))
     known = {frozenset((a, normal_form(self.attribute.prefix(t, a).rstrip()))
                        for a in range(len(self.attribute.values))): t
@@ -244,7 +257,7 @@ class Generations:
 
 
 def read_generations(
-  records: Iterable[Mapping[str, Any]], attribute: Attribute, *, empty: str = 'error',
+  records: Iterable[Mapping[str, Any] | Record], attribute: Attribute, *, empty: str = 'error',
   coupled: bool = True,
 ) -> Generations:
   """Reads and checks the records of one attribute and one model.
@@ -265,37 +278,32 @@ def read_generations(
 
 
 def read_attributes(
-  records: Iterable[Mapping[str, Any]], attributes: Sequence[Attribute], *, empty: str = 'error',
-  coupled: bool = True, checked: bool = False,
+  records: Iterable[Mapping[str, Any] | Record], attributes: Sequence[Attribute], *,
+  empty: str = 'error', coupled: bool = True,
 ) -> dict[str, Generations]:
-  """`read_generations` of several attributes, in any order, in one pass: name -> its records.
-
-  `checked` records come from `read_records` as they are.
-  """
+  """`read_generations` of several attributes, in any order, in one pass: name -> its records."""
   if len({a.name for a in attributes}) < len(attributes):
     raise UserError(f"an attribute is named twice: {', '.join(a.name for a in attributes)}")
   # Prompts, rewordings, and template and number of the rewordings' labels.
   columns = {a.name: (_Columns(a), _Columns(a), dict[int | str, tuple[int | str, int]]())
              for a in attributes}
-  for number, given in enumerate(records, 1):
-    where = str(given.get('_where') or f'record {number}')
-    record = given if checked else check_record(
-      given if type(given) is dict else dict(given), where)
-    if record['attribute'] not in columns:
-      raise UserError(f"{where}: attribute is '{record['attribute']}', not "
-                      f"{' or '.join(map(repr, columns))}: name all attributes of the records, or "
-                      'give the records of one')
-    prompts, reworded, labels = columns[record['attribute']]
-    if record.get('arm') == 'rewording':
-      k = record.get('rewording')
-      if type(k) is not int or k < 1:
-        raise UserError(f"{where}: field 'rewording' is {k!r}, not the number of a rewording, "
-                        'from 1')
-      label = f"{record['template']}, rewording {k}"
-      labels[label] = record['template'], k
-      reworded.add({**record, 'template': label}, where)
-    else:
-      prompts.add(record, where)
+  remaining, read = iter(records), 0
+  while block := [*itertools.islice(remaining, _BLOCK)]:
+    arms: dict[tuple[str, bool], list[Record]] = collections.defaultdict(list)
+    for number, given in enumerate(block, read + 1):
+      record = given if isinstance(given, Record) else _checked(given, f'record {number}')
+      arms[record.attribute, record.arm == 'rewording'].append(record)
+    read += len(block)
+    for (name, is_reworded), found in arms.items():
+      if name not in columns:
+        raise UserError(f"{found[0].where}: attribute is '{name}', not "
+                        f"{' or '.join(map(repr, columns))}: name all attributes of the records, "
+                        'or give the records of one')
+      prompts, reworded, labels = columns[name]
+      if is_reworded:
+        reworded.extend([_phrased(record, labels) for record in found])
+      else:
+        prompts.extend(found)
   result = {}
   for name, (prompts, reworded, labels) in columns.items():
     result[name] = prompts.finish().without_empty(empty, coupled=coupled)
@@ -303,6 +311,25 @@ def read_attributes(
       result[name] = _joined(
         result[name], reworded.finish().without_empty(empty, coupled=coupled), labels)
   return result
+
+
+def _checked(given: Mapping[str, Any], place: str) -> Record:
+  """A record as `read_records` gives it."""
+  where = str(given.get('_where') or place)
+  record = Record.of(check_record(given if type(given) is dict else dict(given), where))
+  record.where = where
+  return record
+
+
+def _phrased(record: Record, labels: dict[int | str, tuple[int | str, int]]) -> Record:
+  """A record of the arm `rewording`, with a label of its own as its template."""
+  k = record.rewording
+  if type(k) is not int or k < 1:
+    raise UserError(f"{record.where}: field 'rewording' is {k!r}, not the number of a rewording, "
+                    'from 1')
+  label = f'{record.template}, rewording {k}'
+  labels[label] = record.template, k
+  return msgspec.structs.replace(record, template=label)
 
 
 def _joined(prompts: Generations, reworded: Generations,
@@ -329,32 +356,30 @@ class _Columns:
     self._labels: list[int | str] = []
     self._texts: dict[str, str] = {}
     self._values: dict[tuple[str, str | None], int] = {}  # of texts and subgroups that were checked
-    self._model = None
+    self._model: str | None = None
     self._columns: dict[str, list] = {name: [] for name in (
       'value_index', 'sample', 'prefixes', 'continuations', 'recorded', 'where')}
-    self._appends = tuple(column.append for column in (self._labels, *self._columns.values()))
 
-  def add(self, record: Mapping[str, Any], where: str) -> None:
-    """Keeps one record, whose fields were checked."""
-    key = record['value'], record.get('subgroup')
-    value = self._values.get(key)
-    if value is None:
-      value = self._values[key] = self._value(*key, where)
-    model = record.get('model')
-    if model != self._model and self._labels:
-      raise UserError(f'{where}: model is {model!r} where earlier records have {self._model!r}: '
-                      'measure one model at a time')
-    self._model = model
-    prefix, text = record['prefix'], record['continuation']
-    # Written out: a loop over the columns takes longer than all the rest.
-    label, index, sample, prefixes, texts, recorded, places = self._appends
-    label(record['template'])
-    index(value)
-    sample(record.get('sample'))
-    prefixes(self._texts.setdefault(prefix, prefix))
-    texts(self._texts.setdefault(text, text))
-    recorded(record.get('scores'))
-    places(where)
+  def extend(self, records: Sequence[Record]) -> None:
+    """Keeps records, a column at a time."""
+    values = [(r.value, r.subgroup) for r in records]
+    for key in dict.fromkeys(values):
+      if key not in self._values:
+        self._values[key] = self._value(*key, records[values.index(key)].where)
+    models = [r.model for r in records]
+    self._model = self._model if self._labels else models[0]
+    for model in dict.fromkeys(models):
+      if model != self._model:
+        raise UserError(f'{records[models.index(model)].where}: model is {model!r} where earlier '
+                        f'records have {self._model!r}: measure one model at a time')
+    columns, once = self._columns, self._texts.setdefault
+    self._labels += [r.template for r in records]
+    columns['value_index'] += [self._values[key] for key in values]
+    columns['sample'] += [r.sample for r in records]
+    columns['prefixes'] += [once(r.prefix, r.prefix) for r in records]
+    columns['continuations'] += [once(r.continuation, r.continuation) for r in records]
+    columns['recorded'] += [r.scores for r in records]
+    columns['where'] += [r.where for r in records]
 
   def _value(self, text: str, subgroup: str | None, where: str) -> int:
     """The index of a record's value, whose subgroup must be that of the attribute."""
@@ -414,13 +439,10 @@ def join_text(prefix: str, continuation: str) -> str:
 def _check_prefixes(generations: Generations) -> None:
   """No prefix of a template is that of two values: their distance would mean nothing."""
   seen: dict[tuple[int, str], int] = {}
-  columns = list(zip(generations.template_index.tolist(), generations.value_index.tolist(),
-                     generations.prefixes, strict=True))
-  for key in dict.fromkeys(columns):
-    template, value, prefix = key
+  for (template, value, prefix), first in generations.prompts().items():
     other = seen.setdefault((template, prefix.strip()), value)
     if other != value:
-      values, where = generations.attribute.value_texts, generations.where[columns.index(key)]
+      values, where = generations.attribute.value_texts, generations.where[first]
       raise UserError(
         f'{where}: template {generations.templates[template]!r} has the same prefix {prefix!r} for '
         f"'{values[other]}' and '{values[value]}': the same input tells nothing about the values; "
@@ -429,12 +451,12 @@ def _check_prefixes(generations: Generations) -> None:
 
 def _sample_column(samples: list[int | None], where: list[str]) -> np.ndarray | None:
   """Sample numbers of all records or of none."""
-  without = [w for s, w in zip(samples, where, strict=True) if s is None]
-  if len(without) == len(samples):
+  without = samples.count(None)
+  if without == len(samples):
     return None
   if without:
-    raise UserError(f"{without[0]}: field 'sample' is missing where other records have it: number "
-                    'all samples or none')
+    raise UserError(f"{where[samples.index(None)]}: field 'sample' is missing where other records "
+                    'have it: number all samples or none')
   return np.array(samples, np.int64)
 
 
@@ -442,7 +464,7 @@ def _check_counts(generations: Generations, what: str) -> None:
   """Every value has records in every template."""
   names, templates = generations.attribute.value_texts, generations.templates
   missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]
-             for template, row in zip(templates, generations.cells(), strict=True)}
+             for template, row in zip(templates, generations.cells, strict=True)}
   if any(missing.values()):
     pairs = [f'{name} in template {t!r}' for t, absent in missing.items() for name in absent]
     raise UserError(
@@ -456,7 +478,7 @@ def _check_samples(generations: Generations) -> None:
   numbers = generations.sample
   if numbers is None:
     return
-  for template, row in zip(generations.templates, generations.cells(), strict=True):
+  for template, row in zip(generations.templates, generations.cells, strict=True):
     for value, rows in zip(generations.attribute.value_texts, row, strict=True):
       twice = np.flatnonzero(np.diff(numbers[rows]) == 0)
       if twice.size:

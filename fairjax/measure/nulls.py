@@ -50,7 +50,7 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
   """The function as machine code; numba makes it once and keeps it on the disk."""
   @functools.cache
   def made():
-    import numba  # here, since only permutations need it
+    import numba  # here, since it takes a third of a second
     try:
       return numba.njit(function, cache=True, nogil=True)
     except RuntimeError:  # no folder for it can be written
@@ -210,11 +210,12 @@ class _Pool:
          ) -> '_Pool':
     """The pool of the chosen templates, with the subgroup of each value `[A]`."""
     scores = np.concatenate([templates[m].scores for m in chosen])
-    order = scores.argsort(kind='stable')
+    order = scores.argsort(kind='stable')  # merges what is sorted already
     scores = scores[order]
     sizes = np.bincount(groups, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
-    parts = (np.concatenate(x) for x in zip(*(_parts(scores, n) for n in sizes), strict=True))
-    return cls(chosen, groups, sizes, order, scores, *parts)
+    parts = {n: _parts(scores, n) for n in set(sizes.tolist())}
+    columns = (np.concatenate(x) for x in zip(*(parts[n] for n in sizes.tolist()), strict=True))
+    return cls(chosen, groups, sizes, order, scores, *columns)
 
   def distances(self, labels: Sequence[np.ndarray]) -> np.ndarray:
     """`[G, B]` distances of each subgroup's values to the whole, from labels `[M]`, `[B, N]`."""
@@ -278,7 +279,7 @@ class _Template:
   def of(cls, row: Sequence[np.ndarray]) -> '_Template':
     """The template of `[A]` arrays `[n]`."""
     scores, sizes = np.concatenate(row), np.array([x.size for x in row])
-    order = scores.argsort(kind='stable')
+    order = stable_order(scores)
     values = np.arange(sizes.size, dtype=np.min_scalar_type(sizes.size - 1))
     return cls(order, values.repeat(sizes)[order], scores[order], sizes)
 
@@ -293,7 +294,7 @@ class _Template:
       ranks, values = ranks[None], values.repeat(self.sizes)
     found = np.empty((count, self.labels.size), self.labels.dtype)
     for row in found:
-      words = rng.integers(0, 1 << 64, ranks.shape, dtype=np.uint64)
+      words = rng.bit_generator.random_raw(ranks.size).reshape(ranks.shape)
       words &= ~low
       words |= ranks
       _sort(words)
@@ -315,6 +316,16 @@ class _Template:
     nothing = np.full(len(labels), np.nan)
     return (every / pairs, within / near if near else nothing,
             (every - within) / (pairs - near) if pairs > near else nothing)
+
+
+def stable_order(scores: np.ndarray) -> np.ndarray:
+  """The stable order of numbers, from the unstable one, which takes a sixth of the time."""
+  order = scores.argsort()
+  ranked = scores[order]
+  equal = ranked[1:] == ranked[:-1]
+  tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+  order[tied] = order[tied][np.lexsort((order[tied], ranked[tied]))]
+  return order
 
 
 def _sort(words: np.ndarray) -> None:
@@ -358,36 +369,37 @@ def _place(words, low, values, row):
 @compiled
 def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
   """Sets `[B, 2]` sums of areas between all pairs of values, and between those of a subgroup."""
-  longest = max(sizes)
+  longest, others, near = max(sizes), sizes.size - 1, inside[groups] - 1
   equal = longest == min(sizes)
+  gaps = scores[1:] - scores[:-1]
   for b in range(len(labels)):
     own, every, within, area, area_inside = labels[b], 0, 0, 0.0, 0.0
     count = np.zeros(sizes.size, np.int64)  # as `unit` has, for their product
     above = np.zeros(longest, np.int32)  # values with more than so many scores
     above_inside = np.zeros((inside.size, longest), np.int32)
     reached = np.zeros(sizes.size, np.int64)  # parts of the unit
-    for k in range(scores.size - 1):
+    for k in range(gaps.size):
       a = own[k]
-      g, c = groups[a], count[a]
+      c = count[a]
       count[a] = c + 1
       if equal:
-        every += sizes.size - 1 - 2 * above[c]
+        every += others - 2 * above[c]
         above[c] += 1
-        if inside[g] > 1:
-          within += inside[g] - 1 - 2 * above_inside[g, c]
+        if near[a]:
+          g = groups[a]
+          within += near[a] - 2 * above_inside[g, c]
           above_inside[g, c] += 1
       else:
         before, after = reached[a], (c + 1) * unit // sizes[a]
         for other in range(sizes.size):
           more = abs(after - reached[other]) - abs(before - reached[other])
           every += more
-          within += more * (groups[other] == g)
+          within += more * (groups[other] == groups[a])
         every -= after - before
         within -= after - before
         reached[a] = after
-      gap = scores[k + 1] - scores[k]
-      area += gap * every
-      area_inside += gap * within
+      area += gaps[k] * every
+      area_inside += gaps[k] * within
     areas[b, 0], areas[b, 1] = area, area_inside
 
 
@@ -521,7 +533,7 @@ def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.n
   width = max(1, _TOGETHER // (n + m))
   for start in range(0, permutations, width):
     part = labels[:, start:start + width]
-    words = rng.integers(0, 1 << 64, part.T.shape, dtype=np.uint64)
+    words = rng.bit_generator.random_raw(part.size).reshape(part.T.shape)
     words &= ~np.uint64(1)
     words[:, :n] |= np.uint64(1)
     _sort(words)

@@ -19,6 +19,7 @@ import numpy as np
 from fairjax.counterfactual.word_forms import normal_form
 from fairjax.measure.columns import Generations
 from fairjax.measure.estimates import is_within, summarise
+from fairjax.measure.nulls import compiled, stable_order
 
 LARGEST_PAIRS = 5  # pairs of values that are named
 TOP_WORDS = 10  # H-37
@@ -41,9 +42,16 @@ class WordCounts:
   def by_value(self, value_index: np.ndarray | None = None) -> np.ndarray:
     """Counts `[A, W]`; `value_index` `[R]` replaces that of the records."""
     index = self.generations.value_index if value_index is None else value_index
-    shape = (len(self.generations.attribute.values), len(self.words))
-    cell = index[self.row] * shape[1] + self.word
-    return np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    table = np.zeros((len(self.generations.attribute.values), len(self.words)), np.int64)
+    _count(index, self.row, self.word, table)
+    return table
+
+
+@compiled
+def _count(values, row, word, table):
+  """Adds the words of all records to `[A, W]`, by the records' `values` `[R]`."""
+  for k in range(row.size):
+    table[values[row[k]], word[k]] += 1
 
 
 def count_words(generations: Generations) -> WordCounts:
@@ -59,11 +67,11 @@ def count_words(generations: Generations) -> WordCounts:
   known: dict[str, list[int]] = {}  # coupled samples are often equal
   for i, text in enumerate(chosen.continuations):
     if (own := known.get(text)) is None:
-      own = known[text] = []
-      for word, key in zip(text.split(), normal_form(text).split(), strict=True):
-        own.append(index[key])
-        if len(index) > len(words):
-          words.append(word)
+      own = known[text] = [*map(index.__getitem__, normal_form(text).split())]
+      if len(index) > len(words):
+        for word, number in zip(text.split(), own, strict=True):
+          if number == len(words):
+            words.append(word)
     lengths[i] = len(own)
     ids += own
   return WordCounts(chosen, words, np.repeat(np.arange(len(chosen)), lengths),
@@ -108,10 +116,12 @@ def word_divergence(
   value = joint_js(table)
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE]))
   order = _canonical_order(generations, groups)
-  ordered_groups, null = groups[order], np.empty(permutations)
+  null = np.empty(permutations)
+  ordered_groups = groups[order].astype(np.min_scalar_type(groups.max()))  # fewer bytes to sort
   for i in range(permutations):
     # Sorting by (group, random key) permutes the values within each group.
-    shuffled = order[np.lexsort((rng.random(groups.size), ordered_groups))]
+    drawn = stable_order(rng.random(groups.size))
+    shuffled = order[drawn[ordered_groups[drawn].argsort(kind='stable')]]
     permuted = np.empty_like(generations.value_index)
     permuted[order] = generations.value_index[shuffled]
     null[i] = joint_js(counts.by_value(permuted))

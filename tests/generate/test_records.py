@@ -10,7 +10,7 @@ from fairjax.counterfactual import list_attributes, load_attribute
 from fairjax.counterfactual.attributes import Template
 from fairjax.errors import UserError
 from fairjax.generate import RecordWriter, read_records, repair
-from fairjax.generate.records import TemplateFinder
+from fairjax.generate.records import Record, TemplateFinder
 
 RECORD = {'attribute': 'country', 'value': 'Côte', 'template': 0, 'prefix': 'Côte is',
           'continuation': ' a “place”.', 'sample': 3, 'model': 'm', 'extra': [1]}
@@ -84,12 +84,35 @@ def test_what_data_frames_write_for_null_is_an_empty_text():
   (json.dumps(RECORD | {'template': True}).encode(), r"'template' must be .* a text, not bool"),
   (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),
   (json.dumps(RECORD | {'scores': 0.5}).encode(), r"field 'scores'"),
+  (json.dumps(RECORD | {'sample': 1 << 63}).encode(), r"field 'sample' has more than 64 bits"),
 ])
-def test_bad_lines(tmp_path, line, message):
+@pytest.mark.parametrize('whole', [True, False])
+def test_bad_lines(tmp_path, line, message, whole):
   path = tmp_path / 'r.jsonl'
   path.write_bytes(json.dumps(RECORD).encode() + b'\n' + line + b'\n')
   with pytest.raises(UserError, match=message):
-    list(read_records(path))
+    list(read_records(path, whole=whole))
+
+
+@pytest.mark.parametrize('odd', [
+  {}, {'continuation': None}, {'continuation': 'ä \x7f "\\'}, {'scores': {'s': float('nan')}},
+  {'value': 'Chile', 'template': ''}, {'value': 'Chile', 'template': None}, {'sample': None},
+  {'_where': 3, 'where': 4, 'subgroup': None}, {'arm': 'rewording', 'rewording': 1},
+])
+@pytest.mark.parametrize('attributes', [[], [load_attribute('country')]])
+def test_what_measures_need_is_the_same_of_whole_records(tmp_path, odd, attributes):
+  path = tmp_path / 'r.jsonl'
+  lines = [json.dumps(RECORD | {'prefix': 'Chile is', 'sample': i} | (odd if i % 100 == 70 else {}))
+           + '\n' * (1 + i % 2) for i in range(1000)]
+  path.write_text(''.join(lines), 'utf-8')
+  options = {'attributes': attributes, 'repair': True}
+  def read(whole):
+    try:
+      return [r if isinstance(r, Record) else Record.of(r)
+              for r in read_records(path, whole=whole, **options)]
+    except UserError as e:
+      return str(e)
+  assert read(False) == read(True)
 
 
 def test_optional_fields_may_be_absent_or_null():
