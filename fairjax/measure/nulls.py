@@ -432,12 +432,13 @@ def measure_pairs(
   cells, pairs = [], []  # columns of each part
   with Progress('pairs of values', len(parts) * templates, unit='templates', log=log) as progress:
     for part in parts:
-      total, found = np.zeros(()), []
+      total, found = np.zeros((part.size, permutations)), []
       for m, row in enumerate(samples.scores):
         rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
-        distance, null = _pair_nulls(row, part, permutations, rng, coupled=coupled)
-        found.append((distance, *_summary(distance, null, variances[m, part])))
-        total = total + null
+        null, *columns = _pair_nulls(
+          row, part, variances[m, part], permutations, rng, coupled=coupled)
+        found.append(columns)
+        total += null
         progress.add()
       cells.append([np.stack(column) for column in zip(*found, strict=True)])
       mean = cells[-1][0].mean(axis=0)
@@ -497,21 +498,26 @@ def _free_variance(row: tuple[np.ndarray, ...]) -> np.ndarray:
 def _kinds(row: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
   """`[K, 2]` pairs of sizes, the smaller first, and which one each pair of values `[P]` has."""
   sizes = np.array([x.size for x in row])[np.stack(np.triu_indices(len(row), 1), axis=1)]
-  kinds, which = np.unique(np.sort(sizes), axis=0, return_inverse=True)
-  return kinds, which.reshape(-1)
+  low, high = np.sort(sizes).T
+  codes, which = np.unique(low * (high.max() + 1) + high, return_inverse=True)
+  return np.stack(np.divmod(codes, high.max() + 1), axis=1), which
 
 
 def _pair_nulls(
-  row: tuple[np.ndarray, ...], pairs: np.ndarray, permutations: int, rng: np.random.Generator, *,
-  coupled: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-  """`[p]` distances of some pairs of one template, `[p, R]` after exchanges between the two."""
+  row: tuple[np.ndarray, ...], pairs: np.ndarray, variance: np.ndarray, permutations: int,
+  rng: np.random.Generator, *, coupled: bool,
+) -> list[np.ndarray]:
+  """Of some pairs of one template, `[p, R]` distances after exchanges between the two.
+
+  After them come `[p]` distances as observed, and the columns of `_summary`.
+  """
   sizes = np.array([x.size for x in row])
   ends = np.concatenate([[0], sizes.cumsum()])
   order = np.concatenate([x.argsort(kind='stable') for x in row])
   scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
   first, second = np.triu_indices(len(row), 1)
-  distance, null = np.empty(pairs.size), np.zeros((pairs.size, permutations))
+  null, distance = np.zeros((pairs.size, permutations)), np.empty(pairs.size)
+  columns = np.empty((4, pairs.size))
   kinds, which = _kinds(row)
   for k, (n, m) in enumerate(kinds.tolist()):
     mine = np.flatnonzero(which[pairs] == k)
@@ -520,11 +526,14 @@ def _pair_nulls(
       continue
     draws = (rng.integers(0, 2, (n, permutations), dtype=np.int8) * 2 - 1 if coupled else
              _labels(n, m, permutations, rng))
-    in_threads(
-      functools.partial(_pair_areas, first[pairs], second[pairs], ends, order, scores, draws,
-                        coupled, distance, null),
-      [part for part in np.array_split(mine, 8 * cores()) if part.size])
-  return distance, null
+
+    def work(some, draws=draws):
+      _pair_areas(first[pairs], second[pairs], ends, order, scores, draws, coupled, distance, null,
+                  some)
+      columns[:, some] = _summary(distance[some], null[some], variance[some])
+
+    in_threads(work, [part for part in np.array_split(mine, 8 * cores()) if part.size])
+  return [null, distance, *columns]
 
 
 def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.ndarray:
