@@ -26,7 +26,7 @@ if TYPE_CHECKING:
   from fairjax.measure.content import ContentOptions
   from fairjax.report.page import Distributions
 
-ReadRecords = Callable[[str | os.PathLike], Iterable[dict[str, Any]]]
+ReadRecords = Callable[[str | os.PathLike], Iterable[Any]]  # of `read_records`
 _CHUNK = 2_000  # records written at a time
 _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
 
@@ -159,6 +159,10 @@ def report_records(
     raise UserError(f'{directory} is the workdir of a run: name another --output')
   for file in files:
     check_complete(file)
+  if baseline is not None:  # the first records say the names, before anything is measured
+    names = [next(iter(read(file))).model or records_stem(file) for file in files]
+    if baseline not in names:
+      raise unknown_name('baseline', baseline, names)
   for file in files:
     generations = read_generations(read(file), attribute, empty=empty, coupled=coupled)
     name = generations.model or records_stem(file)
@@ -177,8 +181,6 @@ def report_records(
       generations, scores, coupled=measures['coupled'])
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
     log(f'{name}: {len(generations):,} records measured')
-  if baseline is not None and baseline not in distributions:
-    raise unknown_name('baseline', baseline, distributions)
   return write_report(directory, rows=rows, attribute=attribute.name, distributions=distributions)
 
 

@@ -160,6 +160,9 @@ CASES = [
     'r.jsonl': records(lambda rows: [r | {'value': 'Chi\nle\x1b[31m'} for r in rows])}),
   Case('a report into a file', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
        '--output=DIR/r.jsonl', 'is no folder: name one', {'r.jsonl': records()}),
+  Case('a baseline that no file holds, before a scorer is asked', 'report --records DIR/r.jsonl '
+       '--attribute=country --scorer=recorded:none --output=DIR/o --baseline=q', "baseline 'q'",
+       {'r.jsonl': records()}),
   Case('a report into a run', 'report --records DIR/r.jsonl --attribute=country --scorer=vader '
        '--output=DIR', 'is the workdir of a run', {
          'r.jsonl': records(), 'config.json': '{"workdir_format": 1}'}),
