@@ -108,14 +108,16 @@ def _step_areas(labels, order, scores, steps, areas):
   `order` `[N]` are the places in `labels` `[B, N]` of the `scores`, ascending. A score of a label
   is a step of `steps[label]` `[L]`.
   """
+  gaps = np.append(scores[1:] - scores[:-1], 0.0)
   for b in range(len(labels)):
     own, area, apart = labels[b], areas[b], np.zeros(steps.shape[1])
-    for k in range(order.size - 1):
-      step, gap = steps[own[order[k]]], scores[k + 1] - scores[k]
+    for k in range(0, order.size - 1, 2):  # two scores at once: fewer visits of memory
+      one, two = steps[own[order[k]]], steps[own[order[k + 1]]]
       for g in range(apart.size):
-        difference = apart[g] + step[g]
-        apart[g] = difference
-        area[g] += gap * abs(difference)
+        first = apart[g] + one[g]
+        second = first + two[g]
+        apart[g] = second
+        area[g] = area[g] + gaps[k] * abs(first) + gaps[k + 1] * abs(second)
 
 
 class _Template:
