@@ -36,6 +36,7 @@ _ARRAY = re.compile(rb'\s*\[\s*[{\]]')
 _BEGIN = 1 << 17  # bytes that show the form
 _LONGEST_CELL = 1 << 27
 _BLOCK = 1 << 16  # bytes whose lines are read together
+_BROKEN = re.compile(rb'\\u(0000|[dD][89a-fA-F])')  # escapes of NUL and of halves of characters
 _decoder = msgspec.json.Decoder()
 
 
@@ -211,10 +212,10 @@ def parquet_rows(
         yield row, f'{path}, row {number}'
 
 
-def parse_json(line: bytes | str, where: str) -> Any:
+def parse_json(line: bytes | str, where: str, decoder: msgspec.json.Decoder = _decoder) -> Any:
   """The value of a line of JSON."""
   try:
-    return _decoder.decode(line)
+    return decoder.decode(line)
   except (msgspec.MsgspecError, ValueError, RecursionError):
     pass  # Python's reader says what is wrong, and takes NaN and halves of characters
   try:
@@ -229,12 +230,11 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[An
            decoder: msgspec.json.Decoder) -> Iterator[tuple[Any, str]]:
   """Values of the lines that are not empty."""
   read = 0
-  while lines := file.readlines(_BLOCK):
+  for lines in _blocks(file):
     places = [f'{path}:{number}' for number in range(read + 1, read + 1 + len(lines))]
     read += len(lines)
-    rows, block = None, b''.join(lines)
-    # UTF-8 and JSON allow neither half a character nor NUL but as an escape.
-    if not (b'\\' in block and b'\\u' in block):
+    rows = None
+    if not _may_be_broken(b''.join(lines)):
       with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         rows = [*map(decoder.decode, lines)]  # several lines at once take half the time
     if rows is not None:
@@ -242,8 +242,38 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[An
       continue
     for line, where in zip(lines, places, strict=True):
       if line.strip():
-        value = parse_json(line, where)
-        yield (whole(value, where) if b'\\u' in line else value), where
+        broken = _may_be_broken(line)
+        value = parse_json(line, where, _decoder if broken else decoder)
+        yield (whole(value, where) if broken else value), where
+
+
+def _blocks(file: io.BufferedReader) -> Iterator[list[bytes]]:
+  """Lines, several at once; those before damage come before its error."""
+  lines: list[bytes] = []
+  size = 0
+  try:
+    for line in file:
+      lines.append(line)
+      size += len(line)
+      if size >= _BLOCK:
+        yield lines
+        lines, size = [], 0
+  except (OSError, UserError):
+    yield lines
+    raise
+  yield lines
+
+
+def _may_be_broken(lines: bytes) -> bool:
+  """Whether lines of JSON may hold half a character or NUL, or are not UTF-8."""
+  # UTF-8 and JSON allow neither a half nor NUL but as an escape. One byte is found far sooner than
+  # a pattern; and a decoder of some fields does not look into others.
+  if not lines.isascii():
+    try:
+      lines.decode('utf-8')
+    except UnicodeDecodeError:
+      return True
+  return b'\\' in lines and _BROKEN.search(lines) is not None
 
 
 def _entries(text: str, path: str | os.PathLike) -> list[tuple[Any, str]]:

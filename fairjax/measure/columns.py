@@ -141,9 +141,12 @@ class Generations:
       return self.continuations
     return [join_text(p, c) for p, c in zip(self.prefixes, self.continuations, strict=True)]
 
-  @functools.cached_property
   def cells(self) -> tuple[tuple[np.ndarray, ...], ...]:
     """`[M][A]` int arrays `[n]`: the records of every prefix, in the order of sample numbers."""
+    return self._cells
+
+  @functools.cached_property
+  def _cells(self) -> tuple[tuple[np.ndarray, ...], ...]:
     number = np.arange(len(self)) if self.sample is None else self.sample
     order = np.lexsort((number, self.value_index, self.template_index))
     values = len(self.attribute.values)
@@ -157,7 +160,7 @@ class Generations:
 
     `numbered=False` leaves the sample numbers out, so that no samples count as coupled.
     """
-    cells = self.cells
+    cells = self.cells()
 
     def split(column):
       return tuple(tuple(column[c] for c in row) for row in cells)
@@ -207,7 +210,7 @@ class Generations:
     if not samples:
       return self
     return self._take(np.sort(np.concatenate(
-      [rows[:samples] for row in self.cells for rows in row])))
+      [rows[:samples] for row in self.cells() for rows in row])))
 
   def _take(self, rows: np.ndarray) -> 'Generations':
     def taken(column: list[Any]) -> list[Any]:
@@ -287,13 +290,11 @@ def read_attributes(
   # Prompts, rewordings, and template and number of the rewordings' labels.
   columns = {a.name: (_Columns(a), _Columns(a), dict[int | str, tuple[int | str, int]]())
              for a in attributes}
-  remaining, read = iter(records), 0
-  while block := [*itertools.islice(remaining, _BLOCK)]:
+
+  def keep(block: Sequence[Record]) -> None:
     arms: dict[tuple[str, bool], list[Record]] = collections.defaultdict(list)
-    for number, given in enumerate(block, read + 1):
-      record = given if isinstance(given, Record) else _checked(given, f'record {number}')
+    for record in block:
       arms[record.attribute, record.arm == 'rewording'].append(record)
-    read += len(block)
     for (name, is_reworded), found in arms.items():
       if name not in columns:
         raise UserError(f"{found[0].where}: attribute is '{name}', not "
@@ -304,6 +305,22 @@ def read_attributes(
         reworded.extend([_phrased(record, labels) for record in found])
       else:
         prompts.extend(found)
+
+  checked = (given if isinstance(given, Record) else _checked(given, f'record {number}')
+             for number, given in enumerate(records, 1))
+  while True:
+    block: list[Record] = []
+    try:
+      block.extend(itertools.islice(checked, _BLOCK))  # an error leaves those before it
+    finally:
+      try:
+        keep(block)
+      except UserError:
+        for record in block:  # says the first that is wrong
+          keep([record])
+        raise
+    if not block:
+      break
   result = {}
   for name, (prompts, reworded, labels) in columns.items():
     result[name] = prompts.finish().without_empty(empty, coupled=coupled)
@@ -316,9 +333,8 @@ def read_attributes(
 def _checked(given: Mapping[str, Any], place: str) -> Record:
   """A record as `read_records` gives it."""
   where = str(given.get('_where') or place)
-  record = Record.of(check_record(given if type(given) is dict else dict(given), where))
-  record.where = where
-  return record
+  record = check_record(given if type(given) is dict else dict(given), where)
+  return Record.of(record | {'_where': where})
 
 
 def _phrased(record: Record, labels: dict[int | str, tuple[int | str, int]]) -> Record:
@@ -363,15 +379,13 @@ class _Columns:
   def extend(self, records: Sequence[Record]) -> None:
     """Keeps records, a column at a time."""
     values = [(r.value, r.subgroup) for r in records]
-    for key in dict.fromkeys(values):
+    for key, record in zip(values, records, strict=True):
       if key not in self._values:
-        self._values[key] = self._value(*key, records[values.index(key)].where)
-    models = [r.model for r in records]
-    self._model = self._model if self._labels else models[0]
-    for model in dict.fromkeys(models):
-      if model != self._model:
-        raise UserError(f'{records[models.index(model)].where}: model is {model!r} where earlier '
-                        f'records have {self._model!r}: measure one model at a time')
+        self._values[key] = self._value(*key, record.where)
+    self._model = self._model if self._labels else records[0].model
+    if other := next((r for r in records if r.model != self._model), None):
+      raise UserError(f'{other.where}: model is {other.model!r} where earlier records have '
+                      f'{self._model!r}: measure one model at a time')
     columns, once = self._columns, self._texts.setdefault
     self._labels += [r.template for r in records]
     columns['value_index'] += [self._values[key] for key in values]
@@ -464,7 +478,7 @@ def _check_counts(generations: Generations, what: str) -> None:
   """Every value has records in every template."""
   names, templates = generations.attribute.value_texts, generations.templates
   missing = {template: [name for name, rows in zip(names, row, strict=True) if not rows.size]
-             for template, row in zip(templates, generations.cells, strict=True)}
+             for template, row in zip(templates, generations.cells(), strict=True)}
   if any(missing.values()):
     pairs = [f'{name} in template {t!r}' for t, absent in missing.items() for name in absent]
     raise UserError(
@@ -478,7 +492,7 @@ def _check_samples(generations: Generations) -> None:
   numbers = generations.sample
   if numbers is None:
     return
-  for template, row in zip(generations.templates, generations.cells, strict=True):
+  for template, row in zip(generations.templates, generations.cells(), strict=True):
     for value, rows in zip(generations.attribute.value_texts, row, strict=True):
       twice = np.flatnonzero(np.diff(numbers[rows]) == 0)
       if twice.size:

@@ -263,7 +263,7 @@ def coverage_notes(generations: Generations) -> list[str]:
 
 def notes(generations: Generations, measures: Mapping[str, Any]) -> list[str]:
   """What is unusual about the input of measures that are complete but for their `notes`."""
-  numbers, cells = generations.sample, generations.cells
+  numbers, cells = generations.sample, generations.cells()
   found = coverage_notes(generations)
   counts = np.array([[rows.size for rows in row] for row in cells])
   if counts.min() < counts.max():

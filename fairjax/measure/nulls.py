@@ -294,7 +294,7 @@ class _Template:
       ranks, values = ranks[None], values.repeat(self.sizes)
     found = np.empty((count, self.labels.size), self.labels.dtype)
     for row in found:
-      words = rng.bit_generator.random_raw(ranks.size).reshape(ranks.shape)
+      words = rng.bit_generator.random_raw(ranks.shape)
       words &= ~low
       words |= ranks
       _sort(words)
@@ -499,8 +499,9 @@ def _kinds(row: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
   """`[K, 2]` pairs of sizes, the smaller first, and which one each pair of values `[P]` has."""
   sizes = np.array([x.size for x in row])[np.stack(np.triu_indices(len(row), 1), axis=1)]
   low, high = np.sort(sizes).T
-  codes, which = np.unique(low * (high.max() + 1) + high, return_inverse=True)
-  return np.stack(np.divmod(codes, high.max() + 1), axis=1), which
+  base = high.max() + 1
+  codes, which = np.unique(low * base + high, return_inverse=True)
+  return np.stack(np.divmod(codes, base), axis=1), which
 
 
 def _pair_nulls(
@@ -515,7 +516,7 @@ def _pair_nulls(
   ends = np.concatenate([[0], sizes.cumsum()])
   order = np.concatenate([x.argsort(kind='stable') for x in row])
   scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
-  first, second = np.triu_indices(len(row), 1)
+  first, second = (x[pairs] for x in np.triu_indices(len(row), 1))
   null, distance = np.zeros((pairs.size, permutations)), np.empty(pairs.size)
   columns = np.empty((4, pairs.size))
   kinds, which = _kinds(row)
@@ -528,7 +529,7 @@ def _pair_nulls(
              _labels(n, m, permutations, rng))
 
     def work(some, draws=draws):
-      _pair_areas(first[pairs], second[pairs], ends, order, scores, draws, coupled, distance, null,
+      _pair_areas(first, second, ends, order, scores, draws, coupled, distance, null,
                   some)
       columns[:, some] = _summary(distance[some], null[some], variance[some])
 
@@ -542,7 +543,7 @@ def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.n
   width = max(1, _TOGETHER // (n + m))
   for start in range(0, permutations, width):
     part = labels[:, start:start + width]
-    words = rng.bit_generator.random_raw(part.size).reshape(part.T.shape)
+    words = rng.bit_generator.random_raw(part.T.shape)
     words &= ~np.uint64(1)
     words[:, :n] |= np.uint64(1)
     _sort(words)

@@ -85,7 +85,7 @@ def collect_distributions(
   """Collects the distributions of one model from its R records and `[R]` scores by scorer."""
   # `coupled` is that of the measures. Of a prefix `MOST_SAMPLES` samples keep their texts;
   # histograms and means are over all.
-  index = generations.cells
+  index = generations.cells()
   kept = [[cell[:MOST_SAMPLES] for cell in row] for row in index]
   numbers = [generations.sample[row[0]].tolist() for row in kept] if coupled else None
   prefixes = sorted({(repr(generations.templates[t]), int(v), p) for t, v, p in zip(

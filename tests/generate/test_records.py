@@ -1,6 +1,7 @@
 """Reading, appending and repairing records."""
 
 import dataclasses
+import gzip
 import json
 
 import numpy as np
@@ -76,6 +77,8 @@ def test_what_data_frames_write_for_null_is_an_empty_text():
   (b'{"attribute": ', r'r.jsonl:2: not JSON'),
   (b'[1]', r'r.jsonl:2: expected a JSON object, not list'),
   (b'{"a": "\xff"}', r'r.jsonl:2: not UTF-8 \(byte 8 of the line is 0xff'),
+  (json.dumps(RECORD | {'note': '?'}).encode().replace(b'?', b'\xe9'), r'r.jsonl:2: not UTF-8'),
+  (json.dumps(RECORD | {'note': '\ud800'}).encode(), r'r.jsonl:2: .* half a character'),
   (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
    r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
   (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
@@ -113,6 +116,15 @@ def test_what_measures_need_is_the_same_of_whole_records(tmp_path, odd, attribut
     except UserError as e:
       return str(e)
   assert read(False) == read(True)
+
+
+def test_records_before_damage_come_first(tmp_path):
+  path, read = tmp_path / 'r.jsonl.gz', []
+  lines = b''.join(json.dumps(RECORD | {'sample': i}).encode() + b'\n' for i in range(3000))
+  path.write_bytes(gzip.compress(lines)[:-4])
+  with pytest.raises(UserError, match=r'r.jsonl.gz:3001: .*cut off'):
+    read.extend(read_records(path))
+  assert len(read) == 3000
 
 
 def test_optional_fields_may_be_absent_or_null():

@@ -144,6 +144,28 @@ def test_bad_records_are_named(attribute, change, message):
     read_generations(records, attribute)
 
 
+@pytest.mark.parametrize(('first', 'second'), [
+  ({'model': 'other'}, {'value': 'Bleu'}), ({'attribute': 'color'}, {'value': 'Bleu'}),
+  ({'value': 'Bleu'}, {'template': 1.5}), ({'arm': 'rewording'}, {'value': 'Bleu'})])
+def test_of_several_bad_records_the_first_is_named(attribute, first, second):
+  records = make_records(attribute)
+  records[3] = records[3] | first
+  records[9] = records[9] | second
+  with pytest.raises(UserError, match=r'r\.jsonl:4'):
+    read_generations(records, attribute)
+
+
+def test_records_may_come_in_one_mapping_that_is_filled_again(attribute):
+  def given():
+    record = {}
+    for r in make_records(attribute):
+      record.clear()
+      record.update(r)
+      yield record
+  assert read_generations(given(), attribute).continuations == [
+    r['continuation'] for r in make_records(attribute)]
+
+
 def test_missing_values_and_templates_are_named(attribute):
   records = make_records(attribute)
   without = [r for r in records if (r['template'], r['value']) != (1, 'Sea Green')
