@@ -96,6 +96,12 @@ def test_divergence_is_above_its_floor_only_where_values_differ(numbered):
   assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+def test_values_are_permuted_within_each_of_many_numbers():
+  words = records_of(ATTRIBUTE, 150, lambda p, s: f'{p.template}.{s}')  # 300 numbers, a word each
+  found = word_divergence(count_words(read_generations(words, ATTRIBUTE)))
+  assert found['coupled'] and found['value'] == found['null_p95'] == 0
+
+
 def test_equal_texts_have_no_divergence_and_no_floor():
   found = word_divergence(count_words(make_generations(same)))
   assert found['value'] < 1e-12 and found['null_p95'] < 1e-12 and found['p_value'] == 1

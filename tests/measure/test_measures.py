@@ -166,6 +166,17 @@ def test_records_may_come_in_one_mapping_that_is_filled_again(attribute):
     r['continuation'] for r in make_records(attribute)]
 
 
+def test_prompts_are_found_in_any_order(attribute):
+  records = [r | {'prefix': f"{r['value']}?" if r['template'] or r['sample'] % 2 else r['prefix']}
+             for r in make_records(attribute)]
+  for given in (records, sorted(records, key=lambda r: r['prefix']), records[::-1]):
+    generations, slow = read_generations(given, attribute), {}
+    for i, (template, value) in enumerate(zip(
+        generations.template_index.tolist(), generations.value_index.tolist(), strict=True)):
+      slow.setdefault((template, value, generations.prefixes[i]), i)
+    assert generations.prompts() == slow and len(slow) == 12
+
+
 def test_missing_values_and_templates_are_named(attribute):
   records = make_records(attribute)
   without = [r for r in records if (r['template'], r['value']) != (1, 'Sea Green')
@@ -305,6 +316,9 @@ def test_one_prefix_of_two_values_is_never_averaged_in(attribute):
     measure_records(records, attribute, [SCORER], permutations=9)
   assert str(error.value).startswith(
     "r.jsonl:84: template 1 has the same prefix 'I saw <unk> and' for 'Blue' and 'Rose'")
+  with pytest.raises(UserError, match="for 'Blue' and 'Rose'"):  # one after the other
+    read_generations(sorted((r for r in records if r['prefix'] == 'I saw <unk> and'),
+                            key=lambda r: r['value']), attribute)
   kept = [r for r in records if r['template'] == 0]
   assert measure_records(kept, attribute, [SCORER], permutations=9)['templates'] == [0]
 

@@ -13,7 +13,7 @@ import scipy.stats
 from score_arrays import from_arrays
 
 from fairjax.measure import nulls
-from fairjax.measure.nulls import LabelStatistics, measure_pairs, tail_bound
+from fairjax.measure.nulls import LabelStatistics, measure_pairs, stable_order, tail_bound
 from tests.benchmarks.nulls import KINDS, TESTS, rejections
 
 
@@ -25,6 +25,13 @@ def w1(x, y):
 SCORES = {
   'continuous': lambda rng, n: rng.random(n), 'tied': lambda rng, n: rng.integers(0, 25, n) / 24,
   'three': lambda rng, n: rng.integers(0, 3, n) / 2, 'binary': lambda rng, n: rng.integers(0, 2, n)}
+
+
+@pytest.mark.parametrize('kind', SCORES)
+def test_equal_numbers_keep_their_order(kind):
+  for size in (0, 1, 2, 100, 3000):
+    x = SCORES[kind](np.random.default_rng(size), size)
+    assert np.array_equal(stable_order(x), np.argsort(x, kind='stable'))
 
 
 def random_words(shape, *stream):
@@ -185,6 +192,19 @@ def test_the_tail_bound_is_above_the_exact_p_value(coupled):
     assert tests.cells.mid_p_value[0, 0] <= found[-1]
     assert exact <= found[-1] <= 1 / 1001
   assert found[2] < 1e-8 < found[0]
+
+
+def test_each_pair_has_the_bound_of_its_own_scores():
+  rng = np.random.default_rng(6)
+  widths = np.linspace(0.02, 0.5, 20)[:, None]
+  scores = np.sort(0.3 * rng.random((20, 1)) + widths * rng.random((20, 60)))
+  found = measure_pairs(from_arrays(scores, coupled=True), permutations=99).cells
+  first, second = np.triu_indices(20, 1)
+  variance = np.square(scores[first] - scores[second]).sum(axis=1) / 60 ** 2
+  bound = tail_bound(found.distance[0], found.null_mean[0], variance, 99)
+  reached = found.p_value[0] < 1.5 / 100
+  assert (bound < 1 / 100).sum() > 30
+  assert np.array_equal(found.p_value[0][reached], np.minimum(bound, 1 / 100)[reached])
 
 
 def test_the_bound_never_replaces_a_counted_p_value(monkeypatch):
