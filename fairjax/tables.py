@@ -51,7 +51,8 @@ def read_rows(
   # A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
   # makes a row of them and their place. JSON gives what it holds. `repair`: see `whole_row`, which
   # is left to the caller without `check`. `counts` gets what was changed, and as `blank` the rows
-  # of a table without a text. `decoder` reads the JSON lines that it takes.
+  # of a table without a text. `decoder` makes rows of JSON lines; a line that it refuses becomes
+  # the value that it holds.
   begin = file.peek(_BEGIN)
   whole = (functools.partial(whole_row, repair=repair, counts=counts) if check
            else lambda row, where: row)
@@ -248,7 +249,7 @@ def _lines(file: io.BufferedReader, path: str | os.PathLike, whole: Callable[[An
 
 
 def _blocks(file: io.BufferedReader) -> Iterator[list[bytes]]:
-  """Lines, several at once; those before damage come before its error."""
+  """Lists of lines, of `_BLOCK` bytes or little more; an error comes after the lines before it."""
   lines: list[bytes] = []
   size = 0
   try:
@@ -266,8 +267,8 @@ def _blocks(file: io.BufferedReader) -> Iterator[list[bytes]]:
 
 def _may_be_broken(lines: bytes) -> bool:
   """Whether lines of JSON may hold half a character or NUL, or are not UTF-8."""
-  # UTF-8 and JSON allow neither a half nor NUL but as an escape. One byte is found far sooner than
-  # a pattern; and a decoder of some fields does not look into others.
+  # A decoder of some fields does not check the bytes of the others. JSON in UTF-8 holds a half or
+  # NUL only as an escape; a search for one byte spares most lines the slower pattern.
   if not lines.isascii():
     try:
       lines.decode('utf-8')

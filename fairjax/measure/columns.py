@@ -238,7 +238,7 @@ class Generations:
     return left
 
   def prompts(self) -> dict[tuple[int, int, str], int]:
-    """Template, value and prefix of the records, with the first record that has them."""
+    """(template, value, prefix) of the records, as indices and text -> the first such record."""
     template, value = self.template_index, self.value_index
     prefix = np.array(self.prefixes, object)
     changes = (np.diff(template) != 0) | (np.diff(value) != 0) | (prefix[1:] != prefix[:-1])
@@ -311,12 +311,12 @@ def read_attributes(
   while True:
     block: list[Record] = []
     try:
-      block.extend(itertools.islice(checked, _BLOCK))  # an error leaves those before it
+      block.extend(itertools.islice(checked, _BLOCK))  # keeps what came before an error
     finally:
       try:
         keep(block)
       except UserError:
-        for record in block:  # says the first that is wrong
+        for record in block:  # one by one, so that the error names the first bad record
           keep([record])
         raise
     if not block:
@@ -331,7 +331,7 @@ def read_attributes(
 
 
 def _checked(given: Mapping[str, Any], place: str) -> Record:
-  """A record as `read_records` gives it."""
+  """The record of a mapping, with its own `_where` or else the place."""
   where = str(given.get('_where') or place)
   record = check_record(given if type(given) is dict else dict(given), where)
   return Record.of(record | {'_where': where})

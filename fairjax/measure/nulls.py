@@ -50,7 +50,7 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
   """The function as machine code; numba makes it once and keeps it on the disk."""
   @functools.cache
   def made():
-    import numba  # here, since it takes a third of a second
+    import numba  # here: the import takes a third of a second
     try:
       return numba.njit(function, cache=True, nogil=True)
     except RuntimeError:  # no folder for it can be written
@@ -318,10 +318,10 @@ class _Template:
             (every - within) / (pairs - near) if pairs > near else nothing)
 
 
-def stable_order(scores: np.ndarray) -> np.ndarray:
-  """The stable order of numbers, from the unstable one, which takes a sixth of the time."""
-  order = scores.argsort()
-  ranked = scores[order]
+def stable_order(numbers: np.ndarray) -> np.ndarray:
+  """`numbers.argsort(kind='stable')` of `[n]` floats without NaN, in a sixth of its time."""
+  order = numbers.argsort()
+  ranked = numbers[order]
   equal = ranked[1:] == ranked[:-1]
   tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
   order[tied] = order[tied][np.lexsort((order[tied], ranked[tied]))]
@@ -435,7 +435,7 @@ def measure_pairs(
       total, found = np.zeros((part.size, permutations)), []
       for m, row in enumerate(samples.scores):
         rng = np.random.default_rng(np.random.SeedSequence([seed, _PAIR_PURPOSE, m]))
-        null, *columns = _pair_nulls(
+        null, columns = _pair_nulls(
           row, part, variances[m, part], permutations, rng, coupled=coupled)
         found.append(columns)
         total += null
@@ -507,18 +507,18 @@ def _kinds(row: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
 def _pair_nulls(
   row: tuple[np.ndarray, ...], pairs: np.ndarray, variance: np.ndarray, permutations: int,
   rng: np.random.Generator, *, coupled: bool,
-) -> list[np.ndarray]:
-  """Of some pairs of one template, `[p, R]` distances after exchanges between the two.
+) -> tuple[np.ndarray, np.ndarray]:
+  """Some pairs of one template after exchanges between the two, and as observed.
 
-  After them come `[p]` distances as observed, and the columns of `_summary`.
+  Returns distances `[p, R]` after R exchanges, and `[5, p]` the observed distances and the columns
+  of `_summary`. `variance` is v `[p]`.
   """
   sizes = np.array([x.size for x in row])
   ends = np.concatenate([[0], sizes.cumsum()])
   order = np.concatenate([x.argsort(kind='stable') for x in row])
   scores = np.concatenate(row)[order + ends[:-1].repeat(sizes)]
   first, second = (x[pairs] for x in np.triu_indices(len(row), 1))
-  null, distance = np.zeros((pairs.size, permutations)), np.empty(pairs.size)
-  columns = np.empty((4, pairs.size))
+  null, columns = np.zeros((pairs.size, permutations)), np.empty((5, pairs.size))
   kinds, which = _kinds(row)
   for k, (n, m) in enumerate(kinds.tolist()):
     mine = np.flatnonzero(which[pairs] == k)
@@ -529,12 +529,11 @@ def _pair_nulls(
              _labels(n, m, permutations, rng))
 
     def work(some, draws=draws):
-      _pair_areas(first, second, ends, order, scores, draws, coupled, distance, null,
-                  some)
-      columns[:, some] = _summary(distance[some], null[some], variance[some])
+      _pair_areas(first, second, ends, order, scores, draws, coupled, columns[0], null, some)
+      columns[1:, some] = _summary(columns[0, some], null[some], variance[some])
 
     in_threads(work, [part for part in np.array_split(mine, 8 * cores()) if part.size])
-  return [null, distance, *columns]
+  return null, columns
 
 
 def _labels(n: int, m: int, permutations: int, rng: np.random.Generator) -> np.ndarray:

@@ -122,7 +122,7 @@ def prefix_cosines(
   with contextlib.ExitStack() as stack:
     digests = set(map(text_digest, texts))
     if directory and all(digests <= read_score_file(f)[1].keys() for f in files):
-      chunk = len(texts)  # nothing is asked, or written where nothing can be
+      chunk = len(texts)  # all cosines are known: no file is opened to be written
     elif directory:
       files = [stack.enter_context(ScoreFile(f, s)) for f, s in zip(files, scorers, strict=True)]
     for start in range(0, len(texts), chunk):  # both columns of a chunk come from one pass

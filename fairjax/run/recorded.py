@@ -22,11 +22,12 @@ from fairjax.run.next_token import (
 if TYPE_CHECKING:
   import numpy as np
 
+  from fairjax.generate.records import Record
   from fairjax.measure import RecordedScorer, Scorer
   from fairjax.measure.content import ContentOptions
   from fairjax.report.page import Distributions
 
-ReadRecords = Callable[[str | os.PathLike], Iterable[Any]]  # of `read_records`
+ReadRecords = Callable[[str | os.PathLike], Iterable[dict[str, Any]]]
 _CHUNK = 2_000  # records written at a time
 _FORMS = ('.jsonl', '.jsonl.gz', '.parquet')
 
@@ -120,7 +121,7 @@ def _scored(
 
 def record_contents(
   attributes: Sequence[Attribute], measure: MeasureConfig,
-  baseline: Iterable[Mapping[str, Any]] | None, *, empty: str, coupled: bool,
+  baseline: 'Iterable[Mapping[str, Any] | Record] | None', *, empty: str, coupled: bool,
 ) -> 'dict[str, ContentOptions]':
   """Options of the measures of content by attribute; the records `baseline` give the threshold."""
   from fairjax.measure.columns import read_attributes
@@ -141,7 +142,7 @@ def report_records(
   files: Sequence[str | os.PathLike], attribute: Attribute,
   scorers: Sequence['Scorer | RecordedScorer'], directory: str | os.PathLike, *,
   baseline: str | None, permutations: int, coupled: bool, content: 'ContentOptions', empty: str,
-  read: ReadRecords, log: Callable[[str], None],
+  read: 'Callable[[str | os.PathLike], Iterable[Record]]', log: Callable[[str], None],
 ) -> pathlib.Path:
   """Measures files of generations and writes `index.html`, `report.md` and `report.json`."""
   from fairjax.generate import check_complete, records_stem
@@ -159,7 +160,7 @@ def report_records(
     raise UserError(f'{directory} is the workdir of a run: name another --output')
   for file in files:
     check_complete(file)
-  if baseline is not None:  # the first records say the names, before anything is measured
+  if baseline is not None:  # the first record of a file names its model
     names = [next(iter(read(file))).model or records_stem(file) for file in files]
     if baseline not in names:
       raise unknown_name('baseline', baseline, names)

@@ -253,7 +253,6 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, refused):
   for arguments, words in (
       ([str(files[0]), str(files[0])], "model 'first' is in an earlier file too"),
       ([str(files[0]), str(asked)], "prompts of colour are in one of them only"),
-      ([str(files[0]), '--baseline=frist'], "did you mean 'first'"),
       ([str(files[0]), '--encoder=minilmm'], "did you mean 'minilm'"),
       ([str(unfinished)], 'not complete'),
       ([str(tmp_path / 'none.jsonl')], 'not found')):
