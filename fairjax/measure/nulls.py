@@ -119,7 +119,8 @@ def cores() -> int:
 #   known from their sum: a score costs the same for any number of subgroups.
 #
 # Blocks of permutations are drawn from random streams of their own, so the result depends neither
-# on the number of threads nor on their order.
+# on the number of threads nor on their order. Indices are unsigned where they are many: numba counts
+# one that can be negative from the end, which takes a fifth of the time of these loops.
 
 # Changing these changes the random draws.
 _BATCH_SCORES = 1 << 18
@@ -155,7 +156,7 @@ class LabelStatistics:
   ):
     """Sorts the scores; subgroups are compared with the whole over each set of templates."""
     self._templates = [_Template.of(row) for row in scores]
-    self._groups = subgroups
+    self._groups = subgroups.astype(np.min_scalar_type(subgroups.max()))
     self._pools = [_Pool.of(self._templates, chosen, subgroups) for chosen in template_sets]
 
   def observed(self) -> LabelNull:
@@ -198,9 +199,9 @@ class _Pool:
   """The whole set over some templates."""
 
   chosen: Sequence[int]  # templates
-  groups: np.ndarray  # [A] int, subgroup of a value
+  groups: np.ndarray  # [A] unsigned, subgroup of a value
   sizes: np.ndarray  # [G] number of samples
-  order: np.ndarray  # [N] int, places among the ranks of these templates, by score
+  order: np.ndarray  # [N] uint32, places among the ranks of these templates, by score
   scores: np.ndarray  # [N] ascending
   least: np.ndarray  # [N] of `_parts`, subgroup after subgroup
   above: np.ndarray  # [N] likewise
@@ -210,7 +211,7 @@ class _Pool:
          ) -> '_Pool':
     """The pool of the chosen templates, with the subgroup of each value `[A]`."""
     scores = np.concatenate([templates[m].scores for m in chosen])
-    order = scores.argsort(kind='stable')  # merges what is sorted already
+    order = scores.argsort(kind='stable').astype(np.uint32)  # merges what is sorted already
     scores = scores[order]
     sizes = np.bincount(groups, np.sum([templates[m].sizes for m in chosen], axis=0)).astype(int)
     parts = {n: _parts(scores, n) for n in set(sizes.tolist())}
@@ -257,7 +258,7 @@ def _subgroup_areas(labels, order, scores, groups, sizes, least, above, areas):
       g = group[k]
       n, c = sizes[g], reached[g]
       reached[g] = c + 1
-      part, place = starts[g] + c, k * n - c * every
+      part, place = np.uint64(starts[g] + c), k * n - c * every
       apart = abs(above[part] + every * (least[part] - scores[k]))
       if 0 < place < every - n:  # scores of its part are on both sides, which is rare
         low, high, apart = c * every, (c + 1) * every, 0.0
@@ -374,7 +375,7 @@ def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
   gaps = scores[1:] - scores[:-1]
   for b in range(len(labels)):
     own, every, within, area, area_inside = labels[b], 0, 0, 0.0, 0.0
-    count = np.zeros(sizes.size, np.int64)  # as `unit` has, for their product
+    count = np.zeros(sizes.size, np.uint32)
     above = np.zeros(longest, np.int32)  # values with more than so many scores
     above_inside = np.zeros((inside.size, longest), np.int32)
     reached = np.zeros(sizes.size, np.int64)  # parts of the unit
