@@ -119,8 +119,10 @@ def cores() -> int:
 #   known from their sum: a score costs the same for any number of subgroups.
 #
 # Blocks of permutations are drawn from random streams of their own, so the result depends neither
-# on the number of threads nor on their order. Indices are unsigned where they are many: numba counts
-# one that can be negative from the end, which takes a fifth of the time of these loops.
+# on the number of threads nor on their order.
+#
+# Where a loop has many indices they are unsigned: numba tests every one that can be negative, which
+# takes a tenth of the time.
 
 # Changing these changes the random draws.
 _BATCH_SCORES = 1 << 18
@@ -391,7 +393,7 @@ def _label_areas(labels, scores, sizes, unit, groups, inside, areas):
           within += near[a] - 2 * above_inside[g, c]
           above_inside[g, c] += 1
       else:
-        before, after = reached[a], (c + 1) * unit // sizes[a]
+        before, after = reached[a], np.int64(c + 1) * unit // sizes[a]
         for other in range(sizes.size):
           more = abs(after - reached[other]) - abs(before - reached[other])
           every += more
