@@ -1,4 +1,4 @@
-"""Measures and debiases a published decoder (GPT-2, Llama, Qwen, Gemma, ...).
+"""Measures and debiases a published decoder (GPT-2, Pythia, Llama, Qwen, Gemma, ...).
 
   fairjax run --config=configs/pretrained.py --workdir=DIR
 

@@ -1,4 +1,4 @@
-r"""Pretrained decoder-only language models: GPT-2, Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3.
+r"""Pretrained decoder-only language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OLMo 2, Gemma.
 
 They differ in a few switches (`DecoderConfig`), so one function computes them all. Positions and
 masks are explicit. A counterfactual branch is a few more queries at the end of the row: each has
@@ -87,9 +87,10 @@ def layer_parameters(config: DecoderConfig) -> dict[str, Parameter]:
     found |= {'attention_output_bias': Parameter((d,), (None,), 0.0),
               'ff_up_bias': Parameter((f,), ('mlp',), 0.0),
               'ff_down_bias': Parameter((d,), (None,), 0.0)}
-  norms = {'attention_norm': d, 'ff_norm': d}
+  norms = {'attention_norm': d, 'ff_norm': d} if c.pre_norms else {}
   if c.qk_norm:
-    norms |= {'query_norm': h, 'key_norm': h}
+    norms |= {'query_norm': n * h if c.joint_qk_norm else h,
+              'key_norm': g * h if c.joint_qk_norm else h}
   if c.post_norms:
     norms |= {'attention_post_norm': d, 'ff_post_norm': d}
   for name, size in norms.items():
@@ -305,7 +306,7 @@ def forward(
   def layer(carry, given):
     x, _ = carry
     w, frequencies, window = given
-    q, k, v = _project(w, config, _norm(w, 'attention_norm', x, config), places, frequencies)
+    q, k, v = _project(w, config, x, places, frequencies)
 
     def mixed(begin, end, keys, sees):
       near = places[:, begin:end, None] - places[:, None, :keys] < window
@@ -332,7 +333,7 @@ def forward(
 
 
 def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
-  """Rotary frequencies [L, H / 2] and windows [L] of all layers."""
+  """Rotary frequencies [L, F] and windows [L] of all layers."""
   windows = config.windows or (0,) * config.num_layers
   frequencies = np.stack([rotary_frequencies(config, bool(w)) for w in windows])
   seen = np.array([w or np.iinfo(np.int32).max for w in windows], np.int32)
@@ -340,8 +341,8 @@ def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
 
 
 def rotary_frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
-  """Radians per position of each pair of dimensions, [H / 2] float64."""
-  half = config.head_dim // 2
+  """Radians per position of each pair of dimensions that is rotated, [F] float64."""
+  half = int(config.rotary_share * config.head_dim) // 2
   theta = (config.local_rope_theta if local else 0.0) or config.rope_theta or 1.0
   frequencies = theta ** -(np.arange(half) / half)
   if not config.rope_scaling or local and config.local_rope_theta:
@@ -368,12 +369,15 @@ def _embed(params, config, tokens, places):
 
 def _project(w, config, x, places, frequencies):
   """Queries [B, S, N, H], scaled, and keys and values [B, S, G, H], rotated to their positions."""
+  x = _input(w, 'attention_norm', x, config)
   q, k, v = (_product(w, name, x) for name in ('query', 'key', 'value'))
   if config.qkv_bias:
     q, k, v = (y + w[f'{name}_bias'][None, None]
                for y, name in ((q, 'query'), (k, 'key'), (v, 'value')))
   if config.qk_norm:
-    q, k = _norm(w, 'query_norm', q, config), _norm(w, 'key_norm', k, config)
+    shape = (-1,) if config.joint_qk_norm else (-1, config.head_dim)
+    q, k = (_norm(w, name, y.reshape(*y.shape[:2], *shape), config).reshape(y.shape)
+            for y, name in ((q, 'query_norm'), (k, 'key_norm')))
   if config.rope_theta:
     angles = places[..., None, None].astype(frequencies.dtype) * frequencies[None, None, None]
     q, k = (_rotate(y, jnp.cos(angles), jnp.sin(angles)) for y in (q, k))
@@ -391,8 +395,9 @@ def _product(w, name, x):
 
 
 def _rotate(x, cos, sin):
-  a, b = jnp.split(wide(x), 2, axis=-1)
-  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+  half = cos.shape[-1]
+  a, b, rest = jnp.split(wide(x), [half, 2 * half], axis=-1)
+  return jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1).astype(x.dtype)
 
 
 def _attend(q, k, v, sees, config):
@@ -419,12 +424,17 @@ def _finish(w, config, x, context):
   def with_bias(y, name):
     return y + w[name][None, None] if config.other_bias else y
 
-  y = _product(w, 'attention_output', context)
+  before, y = x, _product(w, 'attention_output', context)
   x = add(x, with_bias(y, 'attention_output_bias'), 'attention_post_norm')
-  y, activation = _norm(w, 'ff_norm', x, config), _ACTIVATIONS[config.activation]
+  y, activation = before if config.parallel else x, _ACTIVATIONS[config.activation]
+  y = _input(w, 'ff_norm', y, config)
   inner = with_bias(_product(w, 'ff_up', y), 'ff_up_bias')
   inner = activation(_product(w, 'ff_gate', y)) * inner if config.gated else activation(inner)
   return add(x, with_bias(_product(w, 'ff_down', inner), 'ff_down_bias'), 'ff_post_norm')
+
+
+def _input(w, name, x, config):
+  return _norm(w, name, x, config) if config.pre_norms else x
 
 
 def _norm(w, name, x, config):
@@ -463,6 +473,10 @@ class Prefix(NamedTuple):
   lengths: Int[Array, 'A']
 
 
+# Fields that came later: records of other families keep the identity that they had without them.
+_LATER = ('pre_norms', 'joint_qk_norm', 'parallel', 'rotary_share')
+
+
 @dataclasses.dataclass(frozen=True)
 class CachedDecoder(Decoder):
   """Cached decoding: all samples of a prefix share its keys and values."""
@@ -475,7 +489,9 @@ class CachedDecoder(Decoder):
 
   def describe(self) -> dict[str, Any]:
     """The model's configuration, and how many ids are never drawn."""
-    return super().describe() | {'unused': len(self.unused)}
+    default = {f.name: f.default for f in dataclasses.fields(self.config)}
+    return {name: value for name, value in super().describe().items()
+            if name not in _LATER or value != default[name]} | {'unused': len(self.unused)}
 
   def prepare(self, params, *, num_positions):
     """Parameters in the compute dtype, cut by layer: their loop is unrolled."""
@@ -496,7 +512,7 @@ class CachedDecoder(Decoder):
     with _exact(c):
       x = _embed(weights, c, tokens, places)
       for w, frequencies, window in zip(weights['layers'], *_by_layer(c), strict=True):
-        q, k, v = _project(w, c, _norm(w, 'attention_norm', x, c), places, frequencies)
+        q, k, v = _project(w, c, x, places, frequencies)
         near = places[:, :, None] - places[:, None] < window
         x = _finish(w, c, x, _attend(q, k, v, sees & near, c))
         keys.append(k.swapaxes(1, 2))
@@ -524,8 +540,7 @@ class CachedDecoder(Decoder):
       x = _embed(weights, c, tokens, places)
       layers = zip(weights['layers'], *_by_layer(c), prefix.keys, prefix.values, strict=True)
       for i, (w, frequencies, window, prefix_keys, prefix_values) in enumerate(layers):
-        q, k, v = (y.astype(cache) for y in _project(
-          w, c, _norm(w, 'attention_norm', x, c), places, frequencies))
+        q, k, v = (y.astype(cache) for y in _project(w, c, x, places, frequencies))
         q = q.reshape(rows, samples, c.num_kv_heads, -1, c.head_dim)
         scores = jnp.concatenate(
           [jnp.einsum('argnh,agjh->argnj', q, prefix_keys.astype(cache))]

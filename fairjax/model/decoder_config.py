@@ -28,7 +28,7 @@ class DecoderConfig:
   qkv_bias: bool = False
   other_bias: bool = False  # in the attention's output and the feed-forward
   qk_norm: bool = False  # queries and keys are normed by head
-  post_norms: bool = False  # what a block adds is normed too (Gemma)
+  post_norms: bool = False  # what a block adds is normed (Gemma, OLMo 2)
   query_scale: float = 1.0
   embedding_scale: float = 1.0
   attention_cap: float = 0.0  # scores go through cap * tanh(x / cap) (Gemma 2); 0: they do not
@@ -39,6 +39,10 @@ class DecoderConfig:
   dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
   remat: str = 'none'  # none | dots (keep products) | full
   scan_unroll: int = 1  # layers per iteration of the scan
+  pre_norms: bool = True  # what a block reads is normed (not in OLMo 2)
+  joint_qk_norm: bool = False  # `qk_norm` is of all heads together (OLMo 2)
+  parallel: bool = False  # attention and feed-forward read the same (GPT-NeoX)
+  rotary_share: float = 1.0  # of a head's dimensions, the first ones, that are rotated (GPT-NeoX)
 
   @property
   def h_bar_layer(self) -> int:

@@ -31,6 +31,7 @@ from fairjax.pretrained import peft_files
 from fairjax.pretrained.decoder_files import (
   DECODERS,
   IMAGES,
+  is_gpt2,
   read_decoder_config,
   tensor_parts,
   tensor_shapes,
@@ -353,7 +354,7 @@ def entries(arch: Architecture, head: str) -> list[Entry]:
 
 _WRAPPERS = ('_orig_mod', '_fsdp_wrapped_module', '_checkpoint_wrapped_module', '_forward_module')
 _BEFORE = ('module', 'model', 'base_model', 'auto_model', 'transformer', 'language_model',
-           *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
+           'gpt_neox', *(family.prefix.removesuffix('.') for family in FAMILIES.values()))
 
 
 def _plain_names(tensors: Mapping[str, _T], prefix: str, where: str
@@ -374,6 +375,8 @@ def _plain_names(tensors: Mapping[str, _T], prefix: str, where: str
     bare = ''.join(parts).removesuffix('.')
     for old, new in (('gamma', 'weight'), ('beta', 'bias')):  # of LayerNorm in old files
       bare = re.sub(rf'(LayerNorm|layer_norm)\.{old}$', rf'\1.{new}', bare)
+    if prefix == 'gpt_neox.' and bare == 'lm_head.weight':  # of transformers 5 in memory
+      bare = 'embed_out.weight'
     if bare in plain:
       raise UserError(f'{where} holds {bare} twice, below different prefixes or in two spellings: '
                       'save one model alone')
@@ -427,8 +430,8 @@ def _decoder_params(tensors, arch: DecoderConfig, kind: str, where: str, dtype, 
   plain, ignored, lines = _checked_tensors(
     tensors, {name.removeprefix(prefix): shape for name, shape in shapes.items()}, copies,
     _Expected(kind, arch.num_layers, prefix,
-              rf'h\.\d+\.attn\.(bias|masked_bias)|.*rotary_emb\.inv_freq|{IMAGES}', 'lm',
-              () if arch.tied else ('lm_head.weight',)), where)
+              rf'(h|layers)\.\d+\.att(n|ention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq|{IMAGES}',
+              'lm', () if arch.tied else (_decoder_tables(kind)[1],)), where)
   if images := sum(re.fullmatch(IMAGES, name) is not None for name in ignored):
     lines.append(f'{where}: its {images} tensors for images are left out, its text decoder is read')
   return to_decoder_params({name: plain[name.removeprefix(prefix)] for name in shapes}, arch,
@@ -436,13 +439,19 @@ def _decoder_params(tensors, arch: DecoderConfig, kind: str, where: str, dtype, 
 
 
 def _decoder_prefix(kind: str) -> str:
-  return 'transformer.' if kind == 'gpt2' else 'model.'
+  return {'gpt2': 'transformer.', 'gpt_neox': 'gpt_neox.'}.get(kind, 'model.')
+
+
+def _decoder_tables(kind: str) -> tuple[str, str]:
+  """Plain names of the tables of words that a decoder reads and writes."""
+  return {'gpt2': ('wte.weight', 'lm_head.weight'), 'gpt_neox': (
+    'embed_in.weight', 'embed_out.weight')}.get(kind, ('embed_tokens.weight', 'lm_head.weight'))
 
 
 def _decoder_copies(arch: DecoderConfig, kind: str) -> dict[str, str]:
   """Plain names of tensors that files hold although they equal another one."""
-  table = 'wte.weight' if kind == 'gpt2' else 'embed_tokens.weight'
-  return {'lm_head.weight': table} if arch.tied else {}
+  table, output = _decoder_tables(kind)
+  return {output: table} if arch.tied else {}
 
 
 class _Expected(NamedTuple):
@@ -675,7 +684,7 @@ class ModelFiles:
         f'(SHA-256 {wanted[:12]}, not {found[:12]}): name the folder of its base as '
         f'base_model_name_or_path in {peft_files.CONFIG}')
     return self.adapter.onto(
-      self._own_tensors, self.published_names(), turned=self.decoder.layer_norm)
+      self._own_tensors, self.published_names(), turned=is_gpt2(self.decoder))
 
   def weights_digest(self) -> str:
     """SHA-256 (hex) of a decoder's weights in bfloat16, adapter aside; equal for all copies."""

@@ -1,12 +1,12 @@
 """Published files of decoder-only models: their config.json, and the names of their tensors.
 
-GPT-2, Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, Gemma 2, and Gemma 3's text
-models. What would change a number and is not supported is refused by name.
+GPT-2, GPT-NeoX (Pythia), Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, OLMo 2,
+Gemma 2, and Gemma 3's text models. What would change a number and is not supported is refused by
+name.
 """
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ from fairjax.model.decoder import (
 from fairjax.pretrained.tensor_files import Stored
 
 DECODERS = {
-  'gpt2': 'GPT2LMHeadModel', 'llama': 'LlamaForCausalLM', 'mistral': 'MistralForCausalLM',
-  'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM', 'gemma2': 'Gemma2ForCausalLM',
-  'gemma3_text': 'Gemma3ForCausalLM'}
+  'gpt2': 'GPT2LMHeadModel', 'gpt_neox': 'GPTNeoXForCausalLM', 'llama': 'LlamaForCausalLM',
+  'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM',
+  'olmo2': 'Olmo2ForCausalLM', 'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM'}
 """Values of `model_type`, with the class of transformers that writes texts."""
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
@@ -66,7 +66,8 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     if content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
   try:
-    config = _gpt2(content) if family == 'gpt2' else _rotary(family, content, where)
+    config = (_gpt2(content) if family == 'gpt2' else _neox(content, where)
+              if family == 'gpt_neox' else _rotary(family, content, where))
   except UserError:  # a ValueError too
     raise
   except KeyError as e:
@@ -83,7 +84,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
         raise UserError(f'{where}: {entry.name} of the {family} would be {number!r}, a positive '
                         f'{"whole " * size}number is needed')
   if config.num_heads % config.num_kv_heads or (
-      family == 'gpt2' and config.model_dim % config.num_heads):
+      config.layer_norm and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
                     f'{config.num_kv_heads} heads of keys')
   if config.activation not in ACTIVATIONS:
@@ -103,9 +104,28 @@ def _gpt2(c):
     qkv_bias=True, other_bias=True, query_scale=(width // heads) ** -0.5)
 
 
+def _neox(c, where):
+  heads, width = c['num_attention_heads'], c['hidden_size']
+  if not c.get('attention_bias', True):
+    raise UserError(f'{where}: attention_bias=False is not supported for a gpt_neox')
+  rope = c.get('rope_parameters') or {}
+  share = rope.get('partial_rotary_factor', c.get('rotary_pct', 0.25))
+  return DecoderConfig(
+    vocab_size=c['vocab_size'], model_dim=width, num_layers=c['num_hidden_layers'],
+    num_heads=heads, num_kv_heads=heads, head_dim=width // heads, ff_dim=c['intermediate_size'],
+    max_positions=c['max_position_embeddings'], norm_eps=c.get('layer_norm_eps', 1e-5),
+    activation=c.get('hidden_act', 'gelu'), tied=c.get('tie_word_embeddings', False),
+    layer_norm=True, gated=False, rotary_share=share,
+    rope_theta=float(rope.get('rope_theta') or c.get('rotary_emb_base') or 1e4),
+    rope_scaling=_rope_scaling(
+      {**(c.get('rope_scaling') or rope), 'partial_rotary_factor': None}, where),
+    qkv_bias=True, other_bias=True,
+    parallel=c.get('use_parallel_residual', True), query_scale=(width // heads) ** -0.5)
+
+
 def _rotary(family, c, where):
-  """All families but GPT-2."""
-  gemma = family.startswith('gemma')
+  """Llama and what came from it."""
+  gemma, olmo = family.startswith('gemma'), family == 'olmo2'
   if family == 'gemma2':
     c = {'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0} | c
   heads, width = c['num_attention_heads'], c['hidden_size']
@@ -133,7 +153,8 @@ def _rotary(family, c, where):
     rope_scaling=_rope_scaling(rope, where),
     local_rope_theta=float(local_theta) if family == 'gemma3_text' else 0.0,
     windows=_windows(family, c, where), qkv_bias=family == 'qwen2',
-    qk_norm=family in ('qwen3', 'gemma3_text'), post_norms=gemma,
+    qk_norm=family in ('qwen3', 'gemma3_text', 'olmo2'), joint_qk_norm=olmo,
+    pre_norms=not olmo, post_norms=gemma or olmo,
     query_scale=(c['query_pre_attn_scalar'] if gemma else head_dim) ** -0.5,
     embedding_scale=math.sqrt(width) if gemma else 1.0,
     # Gemma 3 has the field too, and its attention no cap.
@@ -159,7 +180,7 @@ def _rope_scaling(c, where):
 
 def _windows(family, c, where):
   """Tokens that each layer sees; 0: all."""
-  if family == 'llama':
+  if family in ('llama', 'olmo2'):
     return ()
   size, layers = c.get('sliding_window', 4096) or 0, c['num_hidden_layers']
   kinds, qwen = c.get('layer_types'), family.startswith('qwen')
@@ -188,33 +209,50 @@ class Tensor(NamedTuple):
   ours: str
   theirs: str  # with {} for the number of the layer
   of_layer: bool
-  axes: tuple[tuple[int, ...], ...]  # sizes of ours (of one layer) that each axis of theirs joins
+  axes: tuple[tuple[int, ...], ...]  # sizes (of one layer) that each axis of theirs joins
   turned: bool  # the file has the axes of products as [out, in]
-  part: int | None  # of the three that GPT-2's c_attn joins on the last axis
+  part: int | None  # of queries, keys and values that the file has in one tensor
+  part_axis: int  # at which ours stand side by side in it
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """In the file; of a part of a tensor that of the part."""
+    """In the file."""
     found = tuple(math.prod(sizes) for sizes in self.axes)
     return found[::-1] if self.turned else found
 
   def place(self, index: Index) -> Index:
-    """Where the file has a slice of our axes; later axes of those joined are not split."""
+    """Where the file has a slice of our axes: one block, in which other parts may lie too."""
+    if self.part is not None:
+      block = slice(self.part, self.part + 1) if self._parts_lead else slice(None)
+      index = (*index[:self.part_axis], block, *index[self.part_axis:])
     joined = []
     for sizes in self.axes:
       own, index = index[:len(sizes)], index[len(sizes):]
-      inner = math.prod(sizes[1:])
-      if any(i.indices(n)[:2] != (0, n) for i, n in zip(own[1:], sizes[1:], strict=True)):
-        raise ValueError(f'{self.ours}: only the first axis of {sizes} can be split')
-      start, stop, _ = own[0].indices(sizes[0])
-      joined.append((start * inner, stop * inner))
-    if self.part is not None:
-      before = self.part * math.prod(self.axes[-1])
-      joined[-1] = (before + joined[-1][0], before + joined[-1][1])
+      begin, end = 0, 1
+      for i, n in zip(own, sizes, strict=True):
+        start, stop, _ = i.indices(n)
+        if end - begin > 1 and (start, stop) != (0, n):
+          raise ValueError(f'{self.ours}: only the first axis of {sizes} can be split')
+        begin, end = begin * n + start, (end - 1) * n + stop
+      joined.append((begin, end))
     return tuple(slice(*i) for i in (reversed(joined) if self.turned else joined))
 
-  def give(self, x: Any) -> Any:
-    """One layer of ours as the file has it; for a part of a tensor the part."""
+  @property
+  def _parts_lead(self) -> bool:
+    """Whether an axis of theirs holds one part after the other, as GPT-2's, not head by head."""
+    return self.part_axis == len(self.axes) - 1
+
+  def take(self, block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Ours of a shape, from the block of `place`."""
+    block = block.T if self.turned else block
+    if self.part is None:
+      return block.reshape(shape)
+    block = block.reshape(*shape[:self.part_axis], -1, *shape[self.part_axis:])
+    return block.take(0 if self._parts_lead else self.part, self.part_axis)
+
+  def give(self, parts: list[Any]) -> Any:
+    """One layer of ours, or of all that the tensor joins, as the file has it."""
+    x = parts[0] if self.part is None else np.stack(parts, self.part_axis)
     return x.reshape(self.shape[::-1]).T if self.turned else x.reshape(self.shape)
 
 
@@ -232,6 +270,9 @@ _GEMMA = _LLAMA | {  # whose norm after attention has the name of Llama's norm b
   'attention_post_norm_scale': 'post_attention_layernorm.weight',
   'ff_norm_scale': 'pre_feedforward_layernorm.weight',
   'ff_post_norm_scale': 'post_feedforward_layernorm.weight'}
+_OLMO2 = _LLAMA | {
+  'attention_post_norm_scale': 'post_attention_layernorm.weight',
+  'ff_post_norm_scale': 'post_feedforward_layernorm.weight'}
 _GPT2 = {
   'embedding': 'wte.weight', 'positions': 'wpe.weight', 'output': 'lm_head.weight',
   'final_norm_scale': 'ln_f.weight', 'final_norm_bias': 'ln_f.bias',
@@ -242,25 +283,46 @@ _GPT2 = {
   'value_bias': 'attn.c_attn.bias', 'attention_output': 'attn.c_proj.weight',
   'attention_output_bias': 'attn.c_proj.bias', 'ff_up': 'mlp.c_fc.weight',
   'ff_up_bias': 'mlp.c_fc.bias', 'ff_down': 'mlp.c_proj.weight', 'ff_down_bias': 'mlp.c_proj.bias'}
-_PARTS = ('query', 'key', 'value')  # of GPT-2's c_attn, in its order
+_NEOX = {
+  'embedding': 'gpt_neox.embed_in.weight', 'output': 'embed_out.weight',
+  'final_norm_scale': 'gpt_neox.final_layer_norm.weight',
+  'final_norm_bias': 'gpt_neox.final_layer_norm.bias',
+  **{f'{ours}{end}': f'{theirs}.{end[1:] or "weight"}' for ours, theirs in (
+    ('query', 'attention.query_key_value'), ('key', 'attention.query_key_value'),
+    ('value', 'attention.query_key_value'), ('attention_output', 'attention.dense'),
+    ('ff_up', 'mlp.dense_h_to_4h'), ('ff_down', 'mlp.dense_4h_to_h')) for end in ('', '_bias')},
+  'attention_norm_scale': 'input_layernorm.weight', 'attention_norm_bias': 'input_layernorm.bias',
+  'ff_norm_scale': 'post_attention_layernorm.weight',
+  'ff_norm_bias': 'post_attention_layernorm.bias'}
+_PARTS = ('query', 'key', 'value')  # of a tensor that joins them, in its order
+
+
+def is_gpt2(config: DecoderConfig) -> bool:
+  """Whether the files are GPT-2's: products as [in, out], and names that often lack a prefix."""
+  return not config.rope_theta
 
 
 def tensor_table(config: DecoderConfig) -> Iterator[Tensor]:
   """Every parameter of a model with its published name, and how the arrays turn into each other."""
-  gpt2 = config.layer_norm
-  names = _GPT2 if gpt2 else _GEMMA if config.post_norms else _LLAMA
-  layer = 'h.{}.' if gpt2 else 'model.layers.{}.'
+  gpt2, neox = is_gpt2(config), config.layer_norm and not is_gpt2(config)
+  names = (_GPT2 if gpt2 else _NEOX if neox else _OLMO2 if not config.pre_norms
+           else _GEMMA if config.post_norms else _LLAMA)
+  layer = 'h.{}.' if gpt2 else 'gpt_neox.layers.{}.' if neox else 'model.layers.{}.'
   for of_layer, parameters in ((False, other_parameters(config)), (True, layer_parameters(config))):
     for ours, parameter in parameters.items():
       shape = parameter.shape
       # Weights of products are stored [in, out] by GPT-2 and [out, in] by all others.
       product = of_layer and not ours.endswith(('_bias', '_scale'))
       cut = 2 if ours == 'attention_output' else 1
-      axes = ((shape[:cut], shape[cut:]) if product else (shape,) if of_layer
-              else tuple((n,) for n in shape))
-      part = _PARTS.index(ours.removesuffix('_bias')) if gpt2 and ours.startswith(_PARTS) else None
+      axes: tuple[tuple[int, ...], ...] = (
+        (shape[:cut], shape[cut:]) if product else (shape,) if of_layer
+        else tuple((n,) for n in shape))
+      part, part_axis = None, len(axes) - 1 + neox  # GPT-NeoX has all three of a head side by side
+      if config.layer_norm and ours.startswith(_PARTS):
+        part, (heads, size) = _PARTS.index(ours.removesuffix('_bias')), shape[-2:]
+        axes = (*axes[:-1], (heads, 3, size) if neox else (3, heads, size))
       yield Tensor(ours, (layer if of_layer else '') + names[ours], of_layer, axes,
-                   product and not gpt2, part)
+                   product and not gpt2, part, part_axis)
 
 
 def to_decoder_params(
@@ -269,8 +331,10 @@ def to_decoder_params(
 ) -> dict[str, Any]:
   """Parameters of `tensor_shapes`; `shardings`: one, or a tree like theirs; None: NumPy arrays."""
   params: dict[str, Any] = {'layers': {}}
+  layers, others = layer_parameters(config), other_parameters(config)
   for entry in tensor_table(config):
-    shape = (*(config.num_layers,) * entry.of_layer, *itertools.chain(*entry.axes))
+    parameter = (layers if entry.of_layer else others)[entry.ours]
+    shape = (*(config.num_layers,) * entry.of_layer, *parameter.shape)
     read = functools.partial(_read, tensors, entry, shape, np.dtype(dtype))
     group = params['layers'] if entry.of_layer else params
     if shardings is None:
@@ -289,8 +353,7 @@ def _read(tensors, entry, shape, dtype, index):
   place = entry.place(index[1:] if entry.of_layer else index)
   layers = range(*index[0].indices(shape[0])) if entry.of_layer else (0,)
   for layer, out in zip(layers, found if entry.of_layer else [found], strict=True):
-    values = tensors[entry.theirs.format(layer)].read(place)
-    out[...] = (values.T if entry.turned else values).reshape(out.shape)
+    out[...] = entry.take(tensors[entry.theirs.format(layer)].read(place), out.shape)
   return found
 
 
@@ -305,10 +368,7 @@ def tensor_parts(config: DecoderConfig) -> dict[str, list[tuple[Tensor, int | No
 
 def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
   """Shapes of the published tensors of a model; names of GPT-2 without `transformer.`."""
-  shapes = {name: [entry.shape for entry, _ in parts]
-            for name, parts in tensor_parts(config).items()}
-  return {name: (*found[0][:-1], sum(shape[-1] for shape in found))
-          for name, found in shapes.items()}
+  return {name: parts[0][0].shape for name, parts in tensor_parts(config).items()}
 
 
 def to_decoder_tensor(
@@ -316,6 +376,5 @@ def to_decoder_tensor(
   to_host: Callable[[Any], np.ndarray] = np.asarray,
 ) -> np.ndarray:
   """One published tensor, of the parameters that `tensor_parts` names."""
-  found = [entry.give(to_host(params[entry.ours] if i is None else
-                              params['layers'][entry.ours][i])) for entry, i in parts]
-  return found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
+  return parts[0][0].give([to_host(params[entry.ours] if i is None else
+                                   params['layers'][entry.ours][i]) for entry, i in parts])

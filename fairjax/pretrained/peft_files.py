@@ -15,7 +15,7 @@ from scipy.linalg import block_diag
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.model.decoder import DecoderConfig
-from fairjax.pretrained.decoder_files import tensor_parts
+from fairjax.pretrained.decoder_files import is_gpt2, tensor_parts
 from fairjax.pretrained.hub import is_hub_name
 from fairjax.pretrained.tensor_files import Stored, damaged, open_tensors, write_tensors
 from fairjax.vocabulary import read_json
@@ -35,8 +35,8 @@ def adapter_tensors(
 ) -> dict[str, np.ndarray]:
   """The parameters of a `LoraDecoder` as tensors under PEFT's names.
 
-  GPT-2 has one product for queries, keys and values, so the adapters of the three are one of three
-  times the rank, whose B is block-diagonal.
+  GPT-2 and GPT-NeoX have one product for queries, keys and values, so the adapters of the three are
+  one of three times the rank, whose B is block-diagonal.
   """
   found = {}
   for name, parts in tensor_parts(config).items():
@@ -46,9 +46,13 @@ def adapter_tensors(
         a, b = (to_host(adapters['layers'][f'{entry.ours}_lora_{x}'][layer]) for x in 'ab')
         pairs.append((a.reshape(-1, a.shape[-1]).T, b.reshape(a.shape[-1], -1).T))
     if pairs:
-      module = f'{_PREFIX}{"transformer." if config.layer_norm else ""}{name[:-len(".weight")]}'
+      module = f'{_PREFIX}{"transformer." if is_gpt2(config) else ""}{name[:-len(".weight")]}'
       found[f'{module}.lora_A.weight'] = np.concatenate([a for a, _ in pairs])
-      found[f'{module}.lora_B.weight'] = block_diag(*(b for _, b in pairs))
+      wide = block_diag(*(b for _, b in pairs))
+      if len(pairs) > 1:  # rows as the file has those of the three
+        heads = wide.reshape(3, config.num_heads, config.head_dim, -1)
+        wide = (heads if is_gpt2(config) else heads.swapaxes(0, 1)).reshape(wide.shape)
+      found[f'{module}.lora_B.weight'] = wide
   return found
 
 

@@ -53,6 +53,8 @@ def configs():
   yield 'gemma2', t.Gemma2Config(
     **gemma, attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
   yield 'gemma3', t.Gemma3TextConfig(**gemma)
+  yield 'neox', t.GPTNeoXConfig(**SIZES | {'hidden_size': 32}, rotary_pct=0.5, rotary_emb_base=500)
+  yield 'olmo2', t.Olmo2Config(**SIZES, num_key_value_heads=2)
 
 
 def keep(read, module, args, kwargs, output):
@@ -79,13 +81,15 @@ def main() -> None:
         parameter.copy_(torch.tensor(parameter.numpy().astype(np.float32)))  # as stored
       output = model(ids, output_hidden_states=True)
       read = {}
-      last_layer = (model.transformer.h if name == 'gpt2' else model.model.layers)[-1]
+      last_layer = (model.transformer.h if name == 'gpt2' else model.base_model.layers)[-1]
       handle = last_layer.register_forward_hook(functools.partial(keep, read), with_kwargs=True)
       model(ids)
       handle.remove()
     weights = {key: value.to(torch.float32).contiguous()
                for key, value in model.state_dict().items()
                if not (key == 'lm_head.weight' and config.tie_word_embeddings)}
+    if name == 'neox':  # the published name; transformers 5 has another one in memory
+      weights['embed_out.weight'] = weights.pop('lm_head.weight')
     save_file(weights, folder / 'model.safetensors', metadata={'format': 'pt'})
     content = json.loads(config.to_json_string(use_diff=False))
     content = {key: value for key, value in content.items() if value is not None}

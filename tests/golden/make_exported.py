@@ -1,16 +1,17 @@
 """Makes `exported.npz`: logits of transformers and peft for what fairjax exports.
 
 See README.md beside this file for the commands. `write` exports the models of `decoders/` with
-other numbers, and adapters on two of them; `read` loads them in PyTorch, in an environment without
-fairjax.
+other numbers, and adapters on three of them; `read` loads them in PyTorch, in an environment
+without fairjax.
 """
 
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent / 'decoders'
-FAMILIES = ('gemma2', 'gemma3', 'gpt2', 'llama', 'llama3', 'mistral', 'qwen2', 'qwen3')
-ADAPTED = ('gpt2', 'llama3')
+FAMILIES = ('gemma2', 'gemma3', 'gpt2', 'llama', 'llama3', 'mistral', 'neox', 'olmo2', 'qwen2',
+            'qwen3')
+ADAPTED = ('gpt2', 'llama3', 'neox')
 IDS = [[5, 17, 3, 60, 2, 44, 9, 31]]
 
 

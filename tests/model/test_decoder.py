@@ -70,6 +70,16 @@ def test_logits_and_states_are_those_of_transformers(published):
   np.testing.assert_allclose(nll, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(('name', 'later'), [
+  ('gpt2', set()), ('gemma3', set()), ('neox', {'parallel', 'rotary_share'}),
+  ('olmo2', {'pre_norms', 'joint_qk_norm'})])
+def test_records_of_families_that_were_read_earlier_keep_their_identity(name, later):
+  model, _ = golden_decoder(name)
+  fields = [field.name for field in dataclasses.fields(model.config)]
+  wanted = {*fields[:fields.index('pre_norms')], 'unused'} | later
+  assert set(model.decoder().describe()) == wanted
+
+
 def losses(model, params, tokens, branches, states):
   hidden, here, there = states(params)
   cosine = (here * there).sum(-1) / jnp.linalg.norm(here, axis=-1) / jnp.linalg.norm(there, axis=-1)

@@ -106,6 +106,22 @@ def test_names_copies_and_buffers_are_kept(make, tmp_path):
     open_model(folder).write(large, out, dtype='float16')
 
 
+def test_a_neox_keeps_buffers_and_the_names_of_transformers_5(make, tmp_path):
+  folder, out = make('neox'), tmp_path / 'out'
+  out.mkdir()
+  tensors = {name.removeprefix('gpt_neox.'): x for name, x in stored(folder).items()}
+  tensors['lm_head.weight'] = tensors.pop('embed_out.weight')
+  tensors |= {'layers.0.attention.bias': np.tri(3) > 0,
+              'layers.1.attention.masked_bias': np.float32([-1e4]),
+              'layers.1.attention.rotary_emb.inv_freq': np.float32([1.0, 0.1])}
+  save_file(tensors, folder / 'model.safetensors')
+  open_model(folder).write(load_pretrained(folder, 'lm').params, out)
+  same(stored(out), tensors)
+  rewrite(folder / 'config.json', lambda config: config.update(attention_bias=False))
+  with pytest.raises(UserError, match='attention_bias=False is not supported for a gpt_neox'):
+    open_model(folder).decoder  # noqa: B018  reads it
+
+
 @pytest.mark.parametrize(('text', 'above'), [
   ('language_model.model.', ''), ('model.language_model.', 'model.')])
 def test_the_text_decoder_of_a_gemma_3_with_images_is_read_and_written(
@@ -131,14 +147,14 @@ def test_the_text_decoder_of_a_gemma_3_with_images_is_read_and_written(
   assert (out / 'config.json').read_bytes() == (folder / 'config.json').read_bytes()
 
 
-@pytest.mark.parametrize('name', ['llama3', 'gemma3', 'qwen2'])
+@pytest.mark.parametrize('name', ['llama3', 'gemma3', 'qwen2', 'neox'])
 def test_the_verb_samples_what_the_model_says(name, make, attribute, tmp_path, found):
-  folder, out = make(name, begins=name != 'qwen2'), tmp_path / 'x.jsonl'
+  folder, out = make(name, begins=name not in ('qwen2', 'neox')), tmp_path / 'x.jsonl'
   assert len(sampled(folder, attribute, out)) == 4 * 40
   measured = found('measure', f'--records={out}', f'--attribute={attribute}', '--scorer=vader',
                    '--permutations=20', '--empty=keep')['next_token_divergence']
   vocabulary = load_pretrained(folder, 'lm').files.vocabulary()
-  assert vocabulary.start_ids == (() if name == 'qwen2' else (1,))
+  assert vocabulary.start_ids == (() if name in ('qwen2', 'neox') else (1,))
   # Special tokens that neither begin nor end a text are not drawn.
   assert vocabulary.silent_ids == tuple(sorted({0, 1, 3} - {*vocabulary.start_ids}))
   assert measured['kl'] == pytest.approx(oracle_kl(folder)[0], rel=1e-4)
@@ -224,6 +240,11 @@ def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
   ('gemma3', {'rope_parameters': ...}, {'rope_theta': 1e6, 'local_rope_theta': 1e4}),
   ('gemma3', {'rope_parameters': ..., 'rope_theta': 777, 'rope_local_base_freq': 555},
    {'rope_theta': 777.0, 'local_rope_theta': 555.0}),
+  ('neox', {'rope_parameters': ..., 'rotary_pct': 0.25, 'rotary_emb_base': 777,
+            'use_parallel_residual': False},
+   {'rotary_share': 0.25, 'rope_theta': 777.0, 'parallel': False}),
+  ('neox', {'rope_parameters': ..., 'rope_scaling': {'type': 'linear', 'factor': 2.0}},
+   {'rotary_share': 0.25, 'rope_theta': 1e4, 'rope_scaling': (2.0,)}),
   ('gemma2', {'attn_logit_softcapping': ..., 'final_logit_softcapping': ...},
    {'attention_cap': 50.0, 'logit_cap': 30.0}),
   ('gemma2', {'attn_logit_softcapping': None, 'final_logit_softcapping': None},

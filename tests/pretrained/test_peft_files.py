@@ -26,7 +26,7 @@ from fairjax.pretrained.checkpoint import open_model
 from fairjax.pretrained.peft_files import CONFIG, WEIGHTS, adapter_tensors, write_adapter
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
-FAMILIES = ['gpt2', 'llama3', 'gemma3']
+FAMILIES = ['gpt2', 'llama3', 'gemma3', 'neox']
 
 
 def adapted(folder, out, *, rank=2):
