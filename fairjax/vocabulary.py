@@ -509,7 +509,7 @@ class TokenizerVocabulary(Vocabulary):
     eos_id: separates documents: the tokenizer's end of a text (SmolLM2-Instruct: `<|endoftext|>`).
     end_ids: others that end a text, such as the end of a turn.
     start_ids: what the tokenizer puts before every text (Llama's and Gemma's <bos>); where it puts
-      nothing (GPT-2, Qwen, SmolLM), nothing, or with `start` the end of the text before.
+      nothing (GPT-2, Pythia, Qwen, SmolLM), nothing, or with `start` the end of the text before.
     unk_id: -1 if nothing is unknown.
     chat: template and named tokens by which `prompt_ids` asks a chat model; None: plain text.
   """

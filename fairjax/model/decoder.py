@@ -44,7 +44,8 @@ from fairjax.model.xla_features import word_products
 
 _ACTIVATIONS = {
   'silu': jax.nn.silu, 'relu': jax.nn.relu, 'gelu': functools.partial(
-    jax.nn.gelu, approximate=False), 'gelu_new': jax.nn.gelu, 'gelu_pytorch_tanh': jax.nn.gelu}
+    jax.nn.gelu, approximate=False),
+  **dict.fromkeys(('gelu_new', 'gelu_fast', 'gelu_pytorch_tanh'), jax.nn.gelu)}
 ACTIVATIONS = tuple(_ACTIVATIONS)
 """Names in published configurations."""
 
@@ -342,9 +343,9 @@ def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
 
 def rotary_frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
   """Radians per position of each pair of dimensions that is rotated, [F] float64."""
-  half = int(config.rotary_share * config.head_dim) // 2
+  size = int(config.rotary_share * config.head_dim)
   theta = (config.local_rope_theta if local else 0.0) or config.rope_theta or 1.0
-  frequencies = theta ** -(np.arange(half) / half)
+  frequencies = theta ** -(np.arange(0, size, 2) / size)
   if not config.rope_scaling or local and config.local_rope_theta:
     return frequencies
   factor, *rest = config.rope_scaling

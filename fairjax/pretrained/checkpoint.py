@@ -643,7 +643,7 @@ def load_pretrained(
     directory=directory, config=config, arch=arch, head=head, params=params, tokenizer=tokenizer,
     max_length=length_limit(directory, arch.max_positions), ignored=tuple(ignored),
     stored=quantised.types if quantised else tuple(sorted(
-      {tensor.dtype for tensor in files.tensors.values()})),
+      {x.dtype for name, x in files.tensors.items() if not name.endswith(tuple(ignored))})),
     fingerprint=_fingerprint(directory, files.weights, head, dtype), files=files)
 
 

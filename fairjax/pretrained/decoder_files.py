@@ -20,6 +20,7 @@ from fairjax.model.decoder import (
   DecoderConfig,
   layer_parameters,
   other_parameters,
+  rotary_frequencies,
 )
 from fairjax.pretrained.tensor_files import Stored
 
@@ -63,7 +64,8 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
                     f'of {", ".join(DECODERS)}')
   for field, value in _REQUIRED.items():
-    if content.get(field, value) not in (value, None):
+    own = family == 'gpt_neox' and field == 'partial_rotary_factor'
+    if not own and content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
   try:
     config = (_gpt2(content) if family == 'gpt2' else _neox(content, where)
@@ -72,7 +74,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise
   except KeyError as e:
     raise UserError(f'{where}: the field {e} of a {family} is missing') from None
-  except (TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
+  except (TypeError, ValueError, AttributeError, ArithmeticError) as e:
     raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
   for entry in dataclasses.fields(config):
     found, size = getattr(config, entry.name), entry.type is int
@@ -87,6 +89,9 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
       config.layer_norm and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
                     f'{config.num_kv_heads} heads of keys')
+  if config.rope_theta and 2 * rotary_frequencies(config, False).size > config.head_dim:
+    raise UserError(f'{where}: more dimensions of a head would be rotated than its '
+                    f'{config.head_dim}: a share of at most 1, and even sizes, are needed')
   if config.activation not in ACTIVATIONS:
     raise UserError(f'{where}: the activation {config.activation!r} is not supported: take one of '
                     f'{", ".join(ACTIVATIONS)}')
@@ -106,9 +111,9 @@ def _gpt2(c):
 
 def _neox(c, where):
   heads, width = c['num_attention_heads'], c['hidden_size']
-  if not c.get('attention_bias', True):
+  if c.get('attention_bias') not in (True, None):
     raise UserError(f'{where}: attention_bias=False is not supported for a gpt_neox')
-  rope = c.get('rope_parameters') or {}
+  rope = c.get('rope_scaling') or c.get('rope_parameters') or {}
   share = rope.get('partial_rotary_factor', c.get('rotary_pct', 0.25))
   return DecoderConfig(
     vocab_size=c['vocab_size'], model_dim=width, num_layers=c['num_hidden_layers'],
@@ -117,10 +122,9 @@ def _neox(c, where):
     activation=c.get('hidden_act', 'gelu'), tied=c.get('tie_word_embeddings', False),
     layer_norm=True, gated=False, rotary_share=share,
     rope_theta=float(rope.get('rope_theta') or c.get('rotary_emb_base') or 1e4),
-    rope_scaling=_rope_scaling(
-      {**(c.get('rope_scaling') or rope), 'partial_rotary_factor': None}, where),
-    qkv_bias=True, other_bias=True,
-    parallel=c.get('use_parallel_residual', True), query_scale=(width // heads) ** -0.5)
+    rope_scaling=_rope_scaling({**rope, 'partial_rotary_factor': None}, where), qkv_bias=True,
+    other_bias=True, parallel=c.get('use_parallel_residual', True),
+    query_scale=(width // heads) ** -0.5)
 
 
 def _rotary(family, c, where):
@@ -347,7 +351,7 @@ def to_decoder_params(
 
 
 def _read(tensors, entry, shape, dtype, index):
-  """A slice of one of our arrays; only its own bytes are read."""
+  """A slice of one of our arrays; only its own bytes are read, of GPT-NeoX all of its heads."""
   sizes = [len(range(*i.indices(n))) for i, n in zip(index, shape, strict=True)]
   found = np.empty(sizes, dtype)
   place = entry.place(index[1:] if entry.of_layer else index)

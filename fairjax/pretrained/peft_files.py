@@ -111,6 +111,8 @@ class Adapter:
     for name, tensor in open_tensors([self.directory / WEIGHTS]).items():
       match = _LORA.fullmatch(name.removeprefix(_PREFIX))
       module = f'{match[1].removeprefix("transformer.")}.weight' if match else ''
+      if module == 'lm_head.weight' and 'embed_out.weight' in names.values():
+        module = 'embed_out.weight'  # of a GPT-NeoX in transformers 5
       if module not in names.values():
         raise UserError(f'{self.directory} changes {name}, which is no product of its base '
                         f'{self.base}: it is of another base, or of another kind than LoRA; merge '

@@ -117,9 +117,7 @@ def test_a_neox_keeps_buffers_and_the_names_of_transformers_5(make, tmp_path):
   save_file(tensors, folder / 'model.safetensors')
   open_model(folder).write(load_pretrained(folder, 'lm').params, out)
   same(stored(out), tensors)
-  rewrite(folder / 'config.json', lambda config: config.update(attention_bias=False))
-  with pytest.raises(UserError, match='attention_bias=False is not supported for a gpt_neox'):
-    open_model(folder).decoder  # noqa: B018  reads it
+  assert load_pretrained(folder, 'lm').stored == ('float32',)
 
 
 @pytest.mark.parametrize(('text', 'above'), [
@@ -245,6 +243,12 @@ def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
    {'rotary_share': 0.25, 'rope_theta': 777.0, 'parallel': False}),
   ('neox', {'rope_parameters': ..., 'rope_scaling': {'type': 'linear', 'factor': 2.0}},
    {'rotary_share': 0.25, 'rope_theta': 1e4, 'rope_scaling': (2.0,)}),
+  ('neox', {'attention_bias': None, 'hidden_act': 'gelu_fast', 'rope_scaling': {
+    'rope_type': 'default', 'rope_theta': 5, 'partial_rotary_factor': 0.25}},
+   {'rotary_share': 0.25, 'rope_theta': 5.0, 'activation': 'gelu_fast'}),
+  # As transformers 4.45 to 4.57 write it.
+  ('neox', {'rope_parameters': ..., 'rotary_pct': 0.5, 'partial_rotary_factor': 0.5,
+            'rotary_emb_base': 9, 'rope_theta': 9}, {'rotary_share': 0.5, 'rope_theta': 9.0}),
   ('gemma2', {'attn_logit_softcapping': ..., 'final_logit_softcapping': ...},
    {'attention_cap': 50.0, 'logit_cap': 30.0}),
   ('gemma2', {'attn_logit_softcapping': None, 'final_logit_softcapping': None},
@@ -253,6 +257,20 @@ def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
   content = json.loads((GOLDEN / name / 'config.json').read_text()) | changes
   config = read_decoder_config({k: v for k, v in content.items() if v is not ...})
   assert {field: getattr(config, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(('name', 'changes', 'words'), [
+  ('neox', {'rope_parameters': {'partial_rotary_factor': 1.5}}, 'more dimensions of a head would'),
+  ('neox', {'rope_parameters': {'partial_rotary_factor': 1.0}, 'hidden_size': 12},
+   'would be rotated than its 3'),
+  ('neox', {'attention_bias': False}, 'attention_bias=False'),
+  ('llama', {'head_dim': 7}, 'would be rotated than its 7'),
+  ('llama', {'rope_parameters': {'rope_theta': 10 ** 400}}, 'is no number'),
+  ('llama', {'partial_rotary_factor': 0.5}, 'partial_rotary_factor=0.5')])
+def test_a_config_that_is_not_computed_is_refused(name, changes, words):
+  content = json.loads((GOLDEN / name / 'config.json').read_text())
+  with pytest.raises(UserError, match=words):
+    read_decoder_config(content | changes)
 
 
 @pytest.mark.parametrize(('changes', 'words'), [

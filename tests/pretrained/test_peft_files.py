@@ -124,6 +124,18 @@ def test_a_scale_is_that_of_the_adapters_module_whatever_the_base_names_it(
   np.testing.assert_array_equal(found[1:], once[1:])
 
 
+def test_an_adapter_of_the_output_of_a_neox_has_the_name_of_transformers(
+    make, tmp_path):  # noqa: F811
+  folder, place, rng = make('neox'), tmp_path / 'adapter', np.random.default_rng(1)
+  adapted(folder, place)
+  a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 32), (61, 2)))
+  head = 'base_model.model.lm_head.lora_'
+  save_file(load_file(place / WEIGHTS) | {f'{head}A.weight': a, f'{head}B.weight': b},
+            place / WEIGHTS)
+  base, found = (load_pretrained(x, 'lm').params['output'] for x in (folder, place))
+  np.testing.assert_allclose(found - base, b @ a, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(('change', 'words'), [
   ({'weights': lambda t: {n: x + 1 for n, x in t.items()}}, 'trained on other weights than those'),
   ({'adapter': lambda t: {n: x[:, :-1] if '.lora_A' in n else x for n, x in t.items()}},
