@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -191,6 +192,16 @@ def test_cosine_distance():
   found = cosine_matrix(np.array([[1.0, 0], [0, 2], [-3, 0], [1, 1], [0, 0]]))
   assert found[0, :3].tolist() == [0, 0.5, 1]
   assert found[0, 3] == pytest.approx((1 - np.sqrt(0.5)) / 2) and found[0, 4] == 0.5
+
+
+def test_the_cosine_distance_asks_the_encoder_that_is_named(monkeypatch):
+  vectors = {'A man': [1.0, 0], 'A woman': [0, 2.0]}
+  encoder = types.SimpleNamespace(
+    name='mine', encode=lambda texts: np.array([vectors[text] for text in texts]))
+  monkeypatch.setattr('fairjax.measure.similarity.load_encoder', {'use:DIR': encoder}.__getitem__)
+  distance = load_distance('cosine:use:DIR')
+  assert '1 - cosine of mine' in distance.scale
+  assert distance.matrix([prompt(text, '', 1) for text in vectors]).tolist() == [[0, 0.5], [0.5, 0]]
 
 
 # Bounds: closed forms, and coverage in simulation.

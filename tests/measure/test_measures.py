@@ -203,6 +203,15 @@ def test_sample_scores_are_arranged_by_template_value_and_number(attribute):
   assert measure_fairness(samples, permutations=1).individual.coupled
 
 
+def test_the_prefix_is_scored_too_where_asked(attribute):
+  records, scorer = records_of(attribute, continuation='it'), OpinionScorer(['red'], ['bad'])
+  for scored, of_red in (('continuation', 0.5), ('prefix+continuation', 1.0)):
+    found = measure_records(records, attribute, [scorer], permutations=1, scored=scored)
+    assert found['scored_text'] == scored
+    assert found['scorers']['opinion']['mean_score_by_value'] == {
+      'Red': of_red, 'Blue': 0.5, 'Sea Green': 0.5, 'Rose': 0.5}
+
+
 def test_relevance_counts_the_continuation_only_and_the_conditioned_value(attribute):
   records = make_records(attribute, samples=10)
   for record in records:

@@ -56,13 +56,14 @@ def test_planted_shifts_are_found_at_the_planned_power(kind, shared):
   assert found(draw, coupled=shared > 0) == pytest.approx(0.8, abs=0.085)
 
 
-def test_more_values_and_templates_have_the_planned_power_too():
-  plan = plan_samples(model_scores('uniform'), effect=0.08, power=0.7, values=3, templates=2)
-  # Of 3 pairs, 2 lie across the halves: their distance is 0.12.
-  assert plan['continuations'] == 6 * plan['samples']
+@pytest.mark.parametrize(('values', 'half'), [(3, 1), (4, 2)])
+def test_more_values_and_templates_have_the_planned_power_too(values, half):
+  plan = plan_samples(model_scores('uniform'), effect=0.08, power=0.7, values=values, templates=2)
+  # Of 3 pairs 2, of 6 pairs 4 lie across the halves: their distance is 0.12.
+  assert plan['continuations'] == 2 * values * plan['samples']
 
   def draw(rng):
-    return plant(rng, rng.random((2, 3, plan['samples'])), 0.12 / 0.5, 1)
+    return plant(rng, rng.random((2, values, plan['samples'])), 0.12 / 0.5, half)
 
   assert found(draw, coupled=False) == pytest.approx(0.7, abs=0.097)
 

@@ -94,6 +94,10 @@ def test_untied_position_biases_go_to_their_layers(reference):
   np.testing.assert_array_equal(
     params['layers']['content_bias'][2], weights['layers.2.dec_attn.r_w_bias'])
   assert 'content_bias' not in params
+  written, arguments = params_to_reference(params, ours)
+  assert arguments['untie_r'] and written.keys() >= {n for n in weights if n.startswith('layers.')}
+  for name in written.keys() & weights.keys():
+    np.testing.assert_array_equal(written[name], weights[name])
 
 
 def test_everything_that_does_not_fit_is_named_at_once(adaptive):

@@ -130,39 +130,60 @@ def document_texts(batch):
           [jnp.asarray(np.array(x)) for x in zip(*pairs, strict=True)])
 
 
-@pytest.mark.parametrize(('name', 'start_ids'), [('llama', (1,)), ('gpt2', ())])
+def sentiment_features(projection, layer, h):
+  """What f_sh compares (H-22), from its weights."""
+  for i in range(2):
+    h = jnp.maximum(h @ projection[f'weight_{i}'] + projection[f'bias_{i}'][None], 0)
+  if layer == 'hidden':
+    return h
+  p = 1 / (1 + jnp.exp(-(h @ projection['weight_2'] + projection['bias_2'][None])))
+  return jnp.concatenate([1 - p, p], axis=-1)
+
+
+@pytest.mark.parametrize(('name', 'start_ids', 'gradient', 'layer'), [
+  ('llama', (1,), 'both', 'hidden'), ('gpt2', (), 'branch', 'probability')])
 @jax.enable_x64()
-def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids):
-  (model, params), batch, weight = golden_decoder(name), document_batch(start_ids), 3.0
+def test_the_step_of_a_decoder_is_that_of_each_document_alone(name, start_ids, gradient, layer):
+  (model, params), batch = golden_decoder(name), document_batch(start_ids)
+  factors, sentiment = {'embedding': 3.0, 'sentiment': 2.0}, SentimentConfig(hidden_dim=8)
+  rng = np.random.default_rng(2)
+  projection = {f'{kind}_{i}': jnp.asarray(rng.normal(size=shape[kind == 'bias':]))
+                for i, shape in enumerate([(16, 8), (8, 8), (8, 1)]) for kind in ('weight', 'bias')}
   (texts, targets, weights), (number, place, others, there, used) = document_texts(batch)
   mesh = make_mesh(MeshConfig(), jax.devices()[:1])
   stage = TrainConfig(batch_size=B, clip_norm=1e9)
-  term = losses.FairnessTerm.of(DebiasConfig(monitor_every=0), SentimentConfig())
+  term = losses.FairnessTerm.of(
+    DebiasConfig(monitor_every=0, gradient=gradient, sentiment_layer=layer), sentiment)
   step = losses.make_debias_step(model, Adam.of(stage), term, mesh)
   state = losses.init_lm_state(model, stage, mesh, seed=0, params=params)
-  state, metrics = step(state, batch, 0, np.float32(0), {'embedding': weight}, None)
+  state, metrics = step(state, batch, 0, np.float32(0), factors, projection)
   _, plain = losses.make_lm_step(model, Adam.of(stage), mesh)(
     losses.init_lm_state(model, stage, mesh, seed=0, params=params), batch, 0, np.float32(0))
 
   @jax.jit
   @functools.partial(jax.value_and_grad, has_aux=True)
-  def slow(params):
+  def slow(params, frozen):
     everywhere = jnp.tile(jnp.arange(T + P), (len(texts), 1))
     whole = model.apply(params, texts, model.init_state(len(texts)), positions=everywhere)
     nll = (model.nll(params, whole.hidden, targets) * weights).sum() / weights.sum()
     others_h = model.apply(params, others, model.init_state(len(others)),
                            positions=there[:, None]).h_bar_at[:, 0]
-    here = whole.h_bar_at[number, place]
-    cosine = (here * others_h).sum(-1) / jnp.linalg.norm(here, axis=-1) / jnp.linalg.norm(
-      others_h, axis=-1)
-    return nll + weight * ((1 - cosine) * used).sum() / used.sum(), nll
+    if gradient == 'branch':  # the original's states are those of other parameters
+      whole = model.apply(frozen, texts, model.init_state(len(texts)), positions=everywhere)
+    here, fairness = whole.h_bar_at[number, place], 0.0
+    for part, factor in factors.items():
+      x, y = (h if part == 'embedding' else sentiment_features(projection, layer, h)
+              for h in (here, others_h))
+      cosine = (x * y).sum(-1) / jnp.linalg.norm(x, axis=-1) / jnp.linalg.norm(y, axis=-1)
+      fairness += factor * ((1 - cosine) * used).sum() / used.sum()
+    return nll + fairness, nll
 
-  (loss, nll), gradient = slow(params)
+  (loss, nll), wanted = slow(params, params)
   assert not {'kl', 'js'} & metrics.keys()  # without the monitor
   assert float(plain['loss'][0]) == pytest.approx(float(nll), rel=1e-12)
   assert float(metrics['total_loss'][0]) == pytest.approx(float(loss), rel=1e-12)
   first_moment = state.opt_state[1].mu
   jax.tree.map(lambda m, g: np.testing.assert_allclose(m / (1 - stage.adam_b1), g, rtol=0,
-                                                       atol=1e-11), first_moment, gradient)
+                                                       atol=1e-11), first_moment, wanted)
   assert weights.sum() == batch['weights'].sum()
   assert used.sum() == pytest.approx(batch['branch_weight'].sum()) and len(used) > used.sum() + 3
