@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fairjax.errors import UserError
+from fairjax.report.figures import plot_relearning
 from fairjax.run.relearning import _keep_looks, half_life
 
 STEPS = [0, 10, 20, 40, 80]
@@ -73,8 +74,14 @@ def test_the_interval_covers():
   assert 176 <= hits <= 200  # 88 % at least: 4 deviations of a binomial below 95 %
 
 
-def test_draws_beyond_the_end_open_the_interval():
+def test_draws_beyond_the_end_open_the_interval(tmp_path):
   found = found_of(decayed(70), 0.015, steps=STEPS)
   assert found['reached'] and found['high'] is None and found['low'] < 70
   assert 'to beyond 80' in found['words'] and 0 < found['reached_share'] < 1
   assert found == found_of(decayed(70), 0.015, steps=STEPS)
+  curve = [{'step': step, 'individual_fairness': value, 'std_error': 0.015, 'null_p95': 0.05}
+           for step, value in zip(STEPS, decayed(70), strict=True)]
+  plot_relearning(tmp_path / 'x', result={
+    'model': 'm', 'scorer': 's', 'baseline': {'individual_fairness': 0.3}, 'curve': curve,
+    'half_life': found})
+  assert 'half-life' in (tmp_path / 'x.svg').read_text()
