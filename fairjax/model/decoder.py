@@ -435,6 +435,7 @@ def _finish(w, config, x, context):
 
 
 def _input(w, name, x, config):
+  """What attention or feed-forward reads of [B, S, D]: normed, but for OLMo 2."""
   return _norm(w, name, x, config) if config.pre_norms else x
 
 

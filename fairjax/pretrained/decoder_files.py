@@ -31,7 +31,7 @@ DECODERS = {
 """Values of `model_type`, with the class of transformers that writes texts."""
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
-  'mlp_bias': False, 'partial_rotary_factor': 1.0, 'quantization_config': None,
+  'mlp_bias': False, 'quantization_config': None,
   'num_local_experts': None, 'pretraining_tp': 1, 'scale_attn_by_inverse_layer_idx': False,
   'scale_attn_weights': True, 'reorder_and_upcast_attn': False, 'add_cross_attention': False,
   'use_bidirectional_attention': False}
@@ -64,8 +64,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
                     f'of {", ".join(DECODERS)}')
   for field, value in _REQUIRED.items():
-    own = family == 'gpt_neox' and field == 'partial_rotary_factor'
-    if not own and content.get(field, value) not in (value, None):
+    if content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
   try:
     config = (_gpt2(content) if family == 'gpt2' else _neox(content, where)
@@ -122,8 +121,8 @@ def _neox(c, where):
     activation=c.get('hidden_act', 'gelu'), tied=c.get('tie_word_embeddings', False),
     layer_norm=True, gated=False, rotary_share=share,
     rope_theta=float(rope.get('rope_theta') or c.get('rotary_emb_base') or 1e4),
-    rope_scaling=_rope_scaling({**rope, 'partial_rotary_factor': None}, where), qkv_bias=True,
-    other_bias=True, parallel=c.get('use_parallel_residual', True),
+    rope_scaling=_rope_scaling(rope, where), qkv_bias=True, other_bias=True,
+    parallel=c.get('use_parallel_residual', True),
     query_scale=(width // heads) ** -0.5)
 
 
@@ -142,6 +141,10 @@ def _rotary(family, c, where):
   default = 1e6 if family == 'gemma3_text' else 1e4
   theta = rope.get('rope_theta') or c.get('rope_theta') or default
   local_theta = local.get('rope_theta') or c.get('rope_local_base_freq') or 1e4
+  for place in (c, rope, local):
+    if place.get('partial_rotary_factor') not in (1.0, None):
+      raise UserError(f"{where}: partial_rotary_factor={place['partial_rotary_factor']!r} is not "
+                      f'supported for a {family}, only 1.0')
   if _rope_scaling(local, where):
     raise UserError(f'{where}: rope scaling of sliding_attention is not supported, only of '
                     'full_attention')
@@ -167,9 +170,6 @@ def _rotary(family, c, where):
 
 
 def _rope_scaling(c, where):
-  if c.get('partial_rotary_factor', 1.0) not in (1.0, None):
-    raise UserError(f"{where}: partial_rotary_factor={c['partial_rotary_factor']!r} is not "
-                    'supported, only 1.0')
   name = c.get('rope_type', c.get('type', 'default'))
   if name in ('default', 'dynamic'):  # dynamic stretches only texts that no position is left for
     return ()
@@ -215,8 +215,8 @@ class Tensor(NamedTuple):
   of_layer: bool
   axes: tuple[tuple[int, ...], ...]  # sizes (of one layer) that each axis of theirs joins
   turned: bool  # the file has the axes of products as [out, in]
-  part: int | None  # of queries, keys and values that the file has in one tensor
-  part_axis: int  # at which ours stand side by side in it
+  part: int | None  # 0 to 2: queries, keys or values of a tensor that joins all three
+  part_axis: int  # the axis of the three among ours, which lack it
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -225,7 +225,7 @@ class Tensor(NamedTuple):
     return found[::-1] if self.turned else found
 
   def place(self, index: Index) -> Index:
-    """Where the file has a slice of our axes: one block, in which other parts may lie too."""
+    """Where the file has a slice of our axes; the block holds other parts too if heads lead."""
     if self.part is not None:
       block = slice(self.part, self.part + 1) if self._parts_lead else slice(None)
       index = (*index[:self.part_axis], block, *index[self.part_axis:])
@@ -243,7 +243,7 @@ class Tensor(NamedTuple):
 
   @property
   def _parts_lead(self) -> bool:
-    """Whether an axis of theirs holds one part after the other, as GPT-2's, not head by head."""
+    """Whether the three parts follow each other (GPT-2); else each head has its three."""
     return self.part_axis == len(self.axes) - 1
 
   def take(self, block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -48,11 +48,11 @@ def adapter_tensors(
     if pairs:
       module = f'{_PREFIX}{"transformer." if is_gpt2(config) else ""}{name[:-len(".weight")]}'
       found[f'{module}.lora_A.weight'] = np.concatenate([a for a, _ in pairs])
-      wide = block_diag(*(b for _, b in pairs))
-      if len(pairs) > 1:  # rows as the file has those of the three
-        heads = wide.reshape(3, config.num_heads, config.head_dim, -1)
-        wide = (heads if is_gpt2(config) else heads.swapaxes(0, 1)).reshape(wide.shape)
-      found[f'{module}.lora_B.weight'] = wide
+      rows = block_diag(*(b for _, b in pairs))
+      if len(pairs) > 1 and not is_gpt2(config):  # GPT-NeoX has all three of a head side by side
+        heads = rows.reshape(3, config.num_heads, config.head_dim, -1)
+        rows = heads.swapaxes(0, 1).reshape(rows.shape)
+      found[f'{module}.lora_B.weight'] = rows
   return found
 
 

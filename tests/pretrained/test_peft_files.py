@@ -63,22 +63,26 @@ def logits(params, config, ids):
 def test_what_is_exported_computes_in_transformers_and_peft_what_it_does_here(golden, tmp_path):
   script, expected = golden
   script.write(tmp_path)
+  worst = 0.0
   for name in script.FAMILIES:
     params, files = script.trained(name)
     same(script.read_params(tmp_path / name)[0], params)
-    np.testing.assert_allclose(
-      logits(params, files.decoder, expected['ids']), expected[name], rtol=0, atol=1e-12)
+    found = logits(params, files.decoder, expected['ids'])
+    np.testing.assert_allclose(found, expected[name], rtol=0, atol=1e-12)
+    worst = max(worst, np.abs(found - expected[name]).max())
   for name in script.ADAPTED:
     params, files = script.read_params(GOLDEN / 'decoders' / name)
     wanted = expected[f'{name}-adapter']
     both = with_adapters(params, script.adapters(files.decoder))
-    np.testing.assert_allclose(
-      logits(both, files.decoder, expected['ids']), wanted, rtol=0, atol=1e-12)
+    found = logits(both, files.decoder, expected['ids'])
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+    worst = max(worst, np.abs(found - wanted).max())
     # Read onto its base, whose float32 rounds the sum.
     found, files = script.read_params(tmp_path / f'{name}-adapter')
     np.testing.assert_allclose(
       logits(found, files.decoder, expected['ids']), wanted, rtol=0, atol=2e-6)
     assert np.abs(wanted - logits(params, files.decoder, expected['ids'])).max() > 0.1
+  print(f'largest difference of a logit: {worst:.1e}')
 
 
 @pytest.mark.parametrize('name', FAMILIES)
