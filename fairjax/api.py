@@ -341,9 +341,9 @@ def sample(
   """Samples continuations of an attribute's prefixes, on all devices or from an endpoint.
 
   Args:
-    model: a published decoder (GPT-2, Pythia, Llama, Mistral, Qwen, OLMo 2, Gemma) as `sample
-      --pretrained` takes it: a folder, a GGUF file, 'hf:ORG/NAME', 'pip:PACKAGE' or an adapter; or
-      the workdir of a run; with `endpoint` its name there.
+    model: a published decoder (GPT-2, Pythia, Llama, SmolLM, Mistral, Qwen, OLMo, Gemma) as
+      `sample --pretrained` takes it: a folder, a GGUF file, 'hf:ORG/NAME', 'pip:PACKAGE' or an
+      adapter; or the workdir of a run; with `endpoint` its name there.
     attribute: as of `measure`.
     output: `.jsonl` or `.jsonl.gz`; an interrupted file is continued, a complete one left alone.
     name: of a workdir: which of its models.

@@ -55,8 +55,8 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--prompts-only', action='store_true',
                       help='write the prompts of --attribute (or of the config) for another model')
   parser.add_argument('--pretrained', metavar='MODEL',
-                      help='sample a published decoder (GPT-2, Pythia, Llama, Mistral, '
-                      'Qwen 2 and 3, OLMo 2, Gemma 2 and 3): folder, FILE.gguf, hf:ORG/NAME, '
+                      help='sample a published decoder (GPT-2, Pythia, Llama, SmolLM, Mistral, '
+                      'Qwen 2 and 3, OLMo 2 and 3, Gemma 2 and 3): folder, FILE.gguf, hf:ORG/NAME, '
                       'pip:PACKAGE or an adapter (docs/exchange.md); with --attribute and --output')
   parser.add_argument('--endpoint', metavar='URL', help='sample a model behind an '
                       'OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; the key is that '

@@ -1,4 +1,4 @@
-r"""Pretrained decoder-only language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OLMo 2, Gemma.
+r"""Pretrained decoder-only language models: GPT-2, GPT-NeoX, Llama, Mistral, Qwen, OLMo, Gemma.
 
 They differ in a few switches (`DecoderConfig`), so one function computes them all. Positions and
 masks are explicit. A counterfactual branch is a few more queries at the end of the row: each has
@@ -306,8 +306,8 @@ def forward(
 
   def layer(carry, given):
     x, _ = carry
-    w, frequencies, window = given
-    q, k, v = _project(w, config, x, places, frequencies)
+    w, frequencies, stretch, window = given
+    q, k, v = _project(w, config, x, places, frequencies, stretch)
 
     def mixed(begin, end, keys, sees):
       near = places[:, begin:end, None] - places[:, None, :keys] < window
@@ -333,28 +333,42 @@ def forward(
   return through(read, config.h_bar_layer, config.num_layers)[0], read
 
 
-def _by_layer(config: DecoderConfig) -> tuple[Array, Array]:
-  """Rotary frequencies [L, F] and windows [L] of all layers."""
+def _by_layer(config: DecoderConfig) -> tuple[Array, Array, Array]:
+  """Rotary frequencies [L, F], stretches [L] and windows [L] of all layers."""
   windows = config.windows or (0,) * config.num_layers
-  frequencies = np.stack([rotary_frequencies(config, bool(w)) for w in windows])
+  rotated = config.rotated or (1,) * config.num_layers
+  frequencies, stretches = zip(*(rotary_frequencies(config, bool(w)) for w in windows), strict=True)
   seen = np.array([w or np.iinfo(np.int32).max for w in windows], np.int32)
-  return jnp.asarray(frequencies, _wide_dtype(config)), jnp.asarray(seen)
+  dtype = _wide_dtype(config)
+  return (jnp.asarray(np.stack(frequencies) * np.array(rotated)[:, None], dtype),
+          jnp.asarray(np.where(rotated, stretches, 1.0), dtype), jnp.asarray(seen))
 
 
-def rotary_frequencies(config: DecoderConfig, local: bool) -> np.ndarray:
-  """Radians per position of each pair of dimensions that is rotated, [F] float64."""
+def rotary_frequencies(config: DecoderConfig, local: bool) -> tuple[np.ndarray, float]:
+  """Radians per position of each pair of dimensions that is rotated, [F] float64, and a stretch.
+
+  The stretch multiplies what is rotated; it is 1 but for YaRN.
+  """
   size = int(config.rotary_share * config.head_dim)
   theta = (config.local_rope_theta if local else 0.0) or config.rope_theta or 1.0
   frequencies = theta ** -(np.arange(0, size, 2) / size)
   if not config.rope_scaling or local and config.local_rope_theta:
-    return frequencies
+    return frequencies, 1.0
   factor, *rest = config.rope_scaling
   if not rest:
-    return frequencies / factor
-  low, high, positions = rest  # Llama 3.1: long waves are stretched, short ones are not
-  waves = positions * frequencies / (2 * math.pi)
-  kept = np.clip((waves - low) / (high - low), 0, 1)
-  return (1 - kept) * frequencies / factor + kept * frequencies
+    return frequencies / factor, 1.0
+  # Long waves are stretched, short ones are not.
+  if len(rest) == 3:
+    (low, high, positions), stretch = rest, 1.0  # Llama 3.1, by wave length
+    kept = (positions * frequencies / (2 * math.pi) - low) / (high - low)
+  else:
+    fast, slow, positions, stretch = rest  # YaRN (arXiv:2309.00071), by dimension
+    first, last = (size * math.log(positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
+                   for turns in (fast, slow))
+    first, last = max(math.floor(first), 0), min(math.ceil(last), size - 1)
+    kept = 1 - (np.arange(size // 2) - first) / ((last - first) or 0.001)
+  kept = np.clip(kept, 0, 1)
+  return (1 - kept) * frequencies / factor + kept * frequencies, stretch
 
 
 def _embed(params, config, tokens, places):
@@ -368,7 +382,7 @@ def _embed(params, config, tokens, places):
   return x * jnp.asarray(config.embedding_scale, dtype)  # rounded, as published
 
 
-def _project(w, config, x, places, frequencies):
+def _project(w, config, x, places, frequencies, stretch):
   """Queries [B, S, N, H], scaled, and keys and values [B, S, G, H], rotated to their positions."""
   x = _input(w, 'attention_norm', x, config)
   q, k, v = (_product(w, name, x) for name in ('query', 'key', 'value'))
@@ -381,7 +395,8 @@ def _project(w, config, x, places, frequencies):
             for y, name in ((q, 'query_norm'), (k, 'key_norm')))
   if config.rope_theta:
     angles = places[..., None, None].astype(frequencies.dtype) * frequencies[None, None, None]
-    q, k = (_rotate(y, jnp.cos(angles), jnp.sin(angles)) for y in (q, k))
+    cos, sin = stretch * jnp.cos(angles), stretch * jnp.sin(angles)
+    q, k = (_rotate(y, cos, sin) for y in (q, k))
   return q * jnp.asarray(config.query_scale, q.dtype), k, v
 
 
@@ -435,7 +450,7 @@ def _finish(w, config, x, context):
 
 
 def _input(w, name, x, config):
-  """What attention or feed-forward reads of [B, S, D]: normed, but for OLMo 2."""
+  """What attention or feed-forward reads of [B, S, D]: normed, but for OLMo."""
   return _norm(w, name, x, config) if config.pre_norms else x
 
 
@@ -476,7 +491,7 @@ class Prefix(NamedTuple):
 
 
 # Fields that came later: records of other families keep the identity that they had without them.
-_LATER = ('pre_norms', 'joint_qk_norm', 'parallel', 'rotary_share')
+_LATER = ('pre_norms', 'joint_qk_norm', 'parallel', 'rotary_share', 'rotated')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -513,8 +528,8 @@ class CachedDecoder(Decoder):
     keys, values = [], []
     with _exact(c):
       x = _embed(weights, c, tokens, places)
-      for w, frequencies, window in zip(weights['layers'], *_by_layer(c), strict=True):
-        q, k, v = _project(w, c, x, places, frequencies)
+      for w, frequencies, stretch, window in zip(weights['layers'], *_by_layer(c), strict=True):
+        q, k, v = _project(w, c, x, places, frequencies, stretch)
         near = places[:, :, None] - places[:, None] < window
         x = _finish(w, c, x, _attend(q, k, v, sees & near, c))
         keys.append(k.swapaxes(1, 2))
@@ -541,8 +556,8 @@ class CachedDecoder(Decoder):
     with _exact(c):
       x = _embed(weights, c, tokens, places)
       layers = zip(weights['layers'], *_by_layer(c), prefix.keys, prefix.values, strict=True)
-      for i, (w, frequencies, window, prefix_keys, prefix_values) in enumerate(layers):
-        q, k, v = (y.astype(cache) for y in _project(w, c, x, places, frequencies))
+      for i, (w, frequencies, stretch, window, prefix_keys, prefix_values) in enumerate(layers):
+        q, k, v = (y.astype(cache) for y in _project(w, c, x, places, frequencies, stretch))
         q = q.reshape(rows, samples, c.num_kv_heads, -1, c.head_dim)
         scores = jnp.concatenate(
           [jnp.einsum('argnh,agjh->argnj', q, prefix_keys.astype(cache))]

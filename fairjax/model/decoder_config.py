@@ -22,13 +22,15 @@ class DecoderConfig:
   norm_plus_one: bool = False  # the norm's scale is 1 + its weight (Gemma)
   gated: bool = True  # feed-forward with a gate (arXiv:2002.05202)
   rope_theta: float = 10000.0  # base of rotary embeddings (arXiv:2104.09864); 0: learned positions
-  rope_scaling: tuple[float, ...] = ()  # (factor,), or Llama 3's (factor, low, high, positions)
+  # (factor,), Llama 3's (factor, low, high, positions), or YaRN's (factor, fast, slow, positions,
+  # stretch): of layers that have no base of their own
+  rope_scaling: tuple[float, ...] = ()
   local_rope_theta: float = 0.0  # of layers with a window; 0: that of the others
   windows: tuple[int, ...] = ()  # by layer: tokens that it sees, 0: all; (): all in every layer
   qkv_bias: bool = False
   other_bias: bool = False  # in the attention's output and the feed-forward
   qk_norm: bool = False  # queries and keys are normed by head
-  post_norms: bool = False  # what a block adds is normed (Gemma, OLMo 2)
+  post_norms: bool = False  # what a block adds is normed (Gemma, OLMo)
   query_scale: float = 1.0
   embedding_scale: float = 1.0
   attention_cap: float = 0.0  # scores go through cap * tanh(x / cap) (Gemma 2); 0: they do not
@@ -39,10 +41,11 @@ class DecoderConfig:
   dtype: str = 'float32'  # compute: float32 | bfloat16 | float64; parameters stay float32 (64)
   remat: str = 'none'  # none | dots (keep products) | full
   scan_unroll: int = 1  # layers per iteration of the scan
-  pre_norms: bool = True  # what a block reads is normed (not in OLMo 2)
-  joint_qk_norm: bool = False  # `qk_norm` is of all heads together (OLMo 2)
+  pre_norms: bool = True  # what a block reads is normed (not in OLMo)
+  joint_qk_norm: bool = False  # `qk_norm` is of all heads together (OLMo)
   parallel: bool = False  # attention and feed-forward read the same (GPT-NeoX)
   rotary_share: float = 1.0  # of a head's dimensions, the first ones, that are rotated (GPT-NeoX)
+  rotated: tuple[int, ...] = ()  # by layer: 0 where positions do not count (SmolLM3); (): all do
 
   @property
   def h_bar_layer(self) -> int:

@@ -1,8 +1,8 @@
 """Published files of decoder-only models: their config.json, and the names of their tensors.
 
-GPT-2, GPT-NeoX (Pythia), Llama (2, 3 and 3.1's scaling, SmolLM2), Mistral, Qwen 2 and 3, OLMo 2,
-Gemma 2, and Gemma 3's text models. What would change a number and is not supported is refused by
-name.
+GPT-2, GPT-NeoX (Pythia), Llama (2, 3 and 3.1's scaling, SmolLM2), SmolLM3, Mistral, Qwen 2 and 3,
+OLMo 2 and 3, Gemma 2, and Gemma 3's text models. What would change a number and is not supported is
+refused by name.
 """
 
 import dataclasses
@@ -26,13 +26,14 @@ from fairjax.pretrained.tensor_files import Stored
 
 DECODERS = {
   'gpt2': 'GPT2LMHeadModel', 'gpt_neox': 'GPTNeoXForCausalLM', 'llama': 'LlamaForCausalLM',
-  'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM', 'qwen3': 'Qwen3ForCausalLM',
-  'olmo2': 'Olmo2ForCausalLM', 'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM'}
+  'smollm3': 'SmolLM3ForCausalLM', 'mistral': 'MistralForCausalLM', 'qwen2': 'Qwen2ForCausalLM',
+  'qwen3': 'Qwen3ForCausalLM', 'olmo2': 'Olmo2ForCausalLM', 'olmo3': 'Olmo3ForCausalLM',
+  'gemma2': 'Gemma2ForCausalLM', 'gemma3_text': 'Gemma3ForCausalLM'}
 """Values of `model_type`, with the class of transformers that writes texts."""
 # Fields that change values, and the only value of them that is supported.
 _REQUIRED = {
   'mlp_bias': False, 'quantization_config': None,
-  'num_local_experts': None, 'pretraining_tp': 1, 'scale_attn_by_inverse_layer_idx': False,
+  'num_local_experts': None, 'scale_attn_by_inverse_layer_idx': False,
   'scale_attn_weights': True, 'reorder_and_upcast_attn': False, 'add_cross_attention': False,
   'use_bidirectional_attention': False}
 
@@ -69,6 +70,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
   try:
     config = (_gpt2(content) if family == 'gpt2' else _neox(content, where)
               if family == 'gpt_neox' else _rotary(family, content, where))
+    turned = 2 * rotary_frequencies(config, False)[0].size if config.rope_theta else 0
   except UserError:  # a ValueError too
     raise
   except KeyError as e:
@@ -77,7 +79,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
     raise UserError(f'{where}: a size of the {family} is no number ({e})') from None
   for entry in dataclasses.fields(config):
     found, size = getattr(config, entry.name), entry.type is int
-    kinds = (int,) if size or entry.name == 'windows' else (int, float)
+    kinds = (int,) if size or entry.name in ('windows', 'rotated') else (int, float)
     if entry.type in (bool, str):
       continue
     for number in found if isinstance(found, tuple) else (found,):
@@ -88,7 +90,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
       config.layer_norm and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
                     f'{config.num_kv_heads} heads of keys')
-  if config.rope_theta and 2 * rotary_frequencies(config, False).size > config.head_dim:
+  if turned > config.head_dim:
     raise UserError(f'{where}: more dimensions of a head would be rotated than its '
                     f'{config.head_dim}: a share of at most 1, and even sizes, are needed')
   if config.activation not in ACTIVATIONS:
@@ -121,14 +123,14 @@ def _neox(c, where):
     activation=c.get('hidden_act', 'gelu'), tied=c.get('tie_word_embeddings', False),
     layer_norm=True, gated=False, rotary_share=share,
     rope_theta=float(rope.get('rope_theta') or c.get('rotary_emb_base') or 1e4),
-    rope_scaling=_rope_scaling(rope, where), qkv_bias=True, other_bias=True,
+    rope_scaling=_rope_scaling(rope, c, where), qkv_bias=True, other_bias=True,
     parallel=c.get('use_parallel_residual', True),
     query_scale=(width // heads) ** -0.5)
 
 
 def _rotary(family, c, where):
   """Llama and what came from it."""
-  gemma, olmo = family.startswith('gemma'), family == 'olmo2'
+  gemma, olmo = family.startswith('gemma'), family.startswith('olmo')
   if family == 'gemma2':
     c = {'attn_logit_softcapping': 50.0, 'final_logit_softcapping': 30.0} | c
   heads, width = c['num_attention_heads'], c['hidden_size']
@@ -138,14 +140,15 @@ def _rotary(family, c, where):
   rope = c.get('rope_parameters') or {}
   local = rope.get('sliding_attention') or {}
   rope = c.get('rope_scaling') or rope.get('full_attention', rope) or {}
-  default = 1e6 if family == 'gemma3_text' else 1e4
+  default = {'gemma3_text': 1e6, 'olmo3': 5e5, 'smollm3': 2e6}.get(family, 1e4)
   theta = rope.get('rope_theta') or c.get('rope_theta') or default
-  local_theta = local.get('rope_theta') or c.get('rope_local_base_freq') or 1e4
+  local_theta = local.get('rope_theta') or c.get('rope_local_base_freq') or (
+    theta if olmo else 1e4)
   for place in (c, rope, local):
     if place.get('partial_rotary_factor') not in (1.0, None):
       raise UserError(f"{where}: partial_rotary_factor={place['partial_rotary_factor']!r} is not "
                       f'supported for a {family}, only 1.0')
-  if _rope_scaling(local, where):
+  if _rope_scaling(local, c, where):
     raise UserError(f'{where}: rope scaling of sliding_attention is not supported, only of '
                     'full_attention')
   attention_bias = bool(c.get('attention_bias', False))
@@ -157,10 +160,12 @@ def _rotary(family, c, where):
     ff_dim=c['intermediate_size'], max_positions=c['max_position_embeddings'],
     norm_eps=c['rms_norm_eps'], activation=c.get('hidden_activation') or c['hidden_act'],
     tied=c.get('tie_word_embeddings', gemma), norm_plus_one=gemma, rope_theta=float(theta),
-    rope_scaling=_rope_scaling(rope, where),
-    local_rope_theta=float(local_theta) if family == 'gemma3_text' else 0.0,
-    windows=_windows(family, c, where), qkv_bias=family == 'qwen2',
-    qk_norm=family in ('qwen3', 'gemma3_text', 'olmo2'), joint_qk_norm=olmo,
+    rope_scaling=_rope_scaling(rope, c, where),
+    local_rope_theta=float(local_theta) if family in ('gemma3_text', 'olmo3') else 0.0,
+    windows=_windows(family, c, where),
+    rotated=_rotated(c, where) if family == 'smollm3' else (),
+    qkv_bias=family == 'qwen2', qk_norm=olmo or family in ('qwen3', 'gemma3_text'),
+    joint_qk_norm=olmo,
     pre_norms=not olmo, post_norms=gemma or olmo,
     query_scale=(c['query_pre_attn_scalar'] if gemma else head_dim) ** -0.5,
     embedding_scale=math.sqrt(width) if gemma else 1.0,
@@ -169,17 +174,41 @@ def _rotary(family, c, where):
     logit_cap=c.get('final_logit_softcapping') or 0.0 if gemma else 0.0)
 
 
-def _rope_scaling(c, where):
-  name = c.get('rope_type', c.get('type', 'default'))
+def _rope_scaling(rope, c, where):
+  name = rope.get('rope_type', rope.get('type', 'default'))
   if name in ('default', 'dynamic'):  # dynamic stretches only texts that no position is left for
     return ()
   if name == 'linear':
-    return (float(c['factor']),)
+    return (float(rope['factor']),)
+  positions = rope.get('original_max_position_embeddings') or c['max_position_embeddings']
   if name == 'llama3':
-    return tuple(float(c[key]) for key in (
-      'factor', 'low_freq_factor', 'high_freq_factor', 'original_max_position_embeddings'))
+    return (*(float(rope[key]) for key in ('factor', 'low_freq_factor', 'high_freq_factor')),
+            float(positions))
+  if name == 'yarn' and rope.get('truncate', True):
+    factor = float(rope.get('factor') or c['max_position_embeddings'] / positions)
+
+    def stretch(weight):
+      return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    above, below = rope.get('mscale') or 0, rope.get('mscale_all_dim') or 0
+    found = rope.get('attention_factor')
+    if found is None:
+      found = stretch(above) / stretch(below) if above and below else stretch(1)
+    return (factor, float(rope.get('beta_fast') or 32), float(rope.get('beta_slow') or 1),
+            float(positions), float(found))
   raise UserError(f'{where}: rope scaling {name!r} is not supported, only default, dynamic, '
-                  'linear, llama3')
+                  'linear, llama3, yarn (truncated)')
+
+
+def _rotated(c, where):
+  """By layer of a SmolLM3: 0 where positions do not count."""
+  layers, every = c['num_hidden_layers'], c.get('no_rope_layer_interval', 4)
+  found = c.get('no_rope_layers')  # whose 1 means that they do
+  if found is None:
+    found = [(i + 1) % every for i in range(layers)]
+  if len(found) < layers:
+    raise UserError(f'{where}: {len(found)} no_rope_layers, but num_hidden_layers is {layers}')
+  return tuple(int(bool(x)) for x in found[:layers])
 
 
 def _windows(family, c, where):
@@ -187,15 +216,19 @@ def _windows(family, c, where):
   if family in ('llama', 'olmo2'):
     return ()
   size, layers = c.get('sliding_window', 4096) or 0, c['num_hidden_layers']
-  kinds, qwen = c.get('layer_types'), family.startswith('qwen')
-  if qwen and not c.get('use_sliding_window'):
+  kinds, used = c.get('layer_types'), c.get('use_sliding_window')
+  if family.startswith('qwen') and not used:
     size = 0
   if kinds is None:
-    # Each so manieth layer sees all.
-    full = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6}.get(family, 0)
-    first = c.get('max_window_layers', 28)  # of Qwen's layers with a window
-    kinds = ['full_attention' if (i < first if qwen else full and (i + 1) % full == 0)
-             else 'sliding_attention' for i in range(layers)]
+    if family == 'smollm3':
+      whole = _rotated(c, where) if used else (1,) * layers
+    elif family.startswith('qwen'):
+      whole = tuple(i < c.get('max_window_layers', 28) for i in range(layers))
+    else:  # each so manieth layer sees all
+      every = {'gemma2': 2, 'gemma3_text': c.get('sliding_window_pattern') or 6, 'olmo3': 4}.get(
+        family, layers + 1)
+      whole = tuple((i + 1) % every == 0 for i in range(layers))
+    kinds = ['full_attention' if w else 'sliding_attention' for w in whole]
   if unknown := set(kinds) - {'full_attention', 'sliding_attention'}:
     raise UserError(f'{where}: layers of type {unknown.pop()!r} are not supported')
   if len(kinds) != layers:
@@ -274,7 +307,7 @@ _GEMMA = _LLAMA | {  # whose norm after attention has the name of Llama's norm b
   'attention_post_norm_scale': 'post_attention_layernorm.weight',
   'ff_norm_scale': 'pre_feedforward_layernorm.weight',
   'ff_post_norm_scale': 'post_feedforward_layernorm.weight'}
-_OLMO2 = _LLAMA | {
+_OLMO = _LLAMA | {
   'attention_post_norm_scale': 'post_attention_layernorm.weight',
   'ff_post_norm_scale': 'post_feedforward_layernorm.weight'}
 _GPT2 = {
@@ -309,7 +342,7 @@ def is_gpt2(config: DecoderConfig) -> bool:
 def tensor_table(config: DecoderConfig) -> Iterator[Tensor]:
   """Every parameter of a model with its published name, and how the arrays turn into each other."""
   gpt2, neox = is_gpt2(config), config.layer_norm and not is_gpt2(config)
-  names = (_GPT2 if gpt2 else _NEOX if neox else _OLMO2 if not config.pre_norms
+  names = (_GPT2 if gpt2 else _NEOX if neox else _OLMO if not config.pre_norms
            else _GEMMA if config.post_norms else _LLAMA)
   layer = 'h.{}.' if gpt2 else 'gpt_neox.layers.{}.' if neox else 'model.layers.{}.'
   for of_layer, parameters in ((False, other_parameters(config)), (True, layer_parameters(config))):

@@ -138,6 +138,9 @@ def _config(path, fields, kind, found) -> dict[str, Any]:
       raise UserError(f'{path}: {kind}.{name}={get(name)!r} is not supported, only {only!r}')
   factor = _plain(get('rope.scaling.factor') or get('rope.scale_linear') or 1.0)
   scaling = get('rope.scaling.type', 'linear' if factor != 1 else 'none')
+  if scaling not in ('none', 'linear'):
+    raise UserError(f'{path}: {kind}.rope.scaling.type={scaling!r} is not supported, only none and '
+                    'linear')
   config = common | {
     'hidden_size': width, 'intermediate_size': need('feed_forward_length'),
     'num_hidden_layers': layers, 'num_attention_heads': heads,
@@ -182,7 +185,7 @@ def _llama3_scaling(path, config, factors) -> dict[str, Any]:
   plain = read_decoder_config(config, where=str(path))
   for scaling in _SCALINGS:
     scaled = dataclasses.replace(plain, rope_scaling=scaling)
-    expected = rotary_frequencies(plain, False) / rotary_frequencies(scaled, False)
+    expected = rotary_frequencies(plain, False)[0] / rotary_frequencies(scaled, False)[0]
     if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-5):
       return {'rope_type': 'llama3', **dict(zip(
         ('factor', 'low_freq_factor', 'high_freq_factor', 'original_max_position_embeddings'),

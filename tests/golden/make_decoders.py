@@ -22,6 +22,8 @@ SIZES = dict(vocab_size=61, hidden_size=16, num_hidden_layers=4, num_attention_h
 GROUPED = SIZES | dict(num_key_value_heads=2, rms_norm_eps=1e-5, head_dim=6)
 LLAMA3 = dict(rope_type='llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16, rope_theta=500.0)
+YARN = dict(rope_type='yarn', factor=4.0, beta_fast=2.0, beta_slow=0.2,
+            original_max_position_embeddings=16)
 
 
 class KeepDouble(TorchFunctionMode):
@@ -55,6 +57,12 @@ def configs():
   yield 'gemma3', t.Gemma3TextConfig(**gemma)
   yield 'neox', t.GPTNeoXConfig(**SIZES | {'hidden_size': 32}, rotary_pct=0.5, rotary_emb_base=500)
   yield 'olmo2', t.Olmo2Config(**SIZES, num_key_value_heads=2)
+  # As published: the layers that see all have YaRN's frequencies, those with a window have none.
+  yield 'olmo3', t.Olmo3Config(**SIZES, num_key_value_heads=2, sliding_window=5, rope_theta=500.0,
+                               rope_scaling=YARN)
+  yield 'smollm3', t.SmolLM3Config(**GROUPED, no_rope_layer_interval=3, pad_token_id=0,
+                                   bos_token_id=1, eos_token_id=2, rope_parameters=YARN | {
+                                     'attention_factor': 1.3, 'rope_theta': 300.0})
 
 
 def keep(read, module, args, kwargs, output):

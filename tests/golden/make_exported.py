@@ -9,8 +9,8 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent / 'decoders'
-FAMILIES = ('gemma2', 'gemma3', 'gpt2', 'llama', 'llama3', 'mistral', 'neox', 'olmo2', 'qwen2',
-            'qwen3')
+FAMILIES = ('gemma2', 'gemma3', 'gpt2', 'llama', 'llama3', 'mistral', 'neox', 'olmo2', 'olmo3',
+            'qwen2', 'qwen3', 'smollm3')
 ADAPTED = ('gpt2', 'llama3', 'neox')
 IDS = [[5, 17, 3, 60, 2, 44, 9, 31]]
 

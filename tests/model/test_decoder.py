@@ -72,7 +72,7 @@ def test_logits_and_states_are_those_of_transformers(published):
 
 @pytest.mark.parametrize(('name', 'later'), [
   ('gpt2', set()), ('gemma3', set()), ('neox', {'parallel', 'rotary_share'}),
-  ('olmo2', {'pre_norms', 'joint_qk_norm'})])
+  ('olmo2', {'pre_norms', 'joint_qk_norm'}), ('smollm3', {'rotated'})])
 def test_records_of_families_that_were_read_earlier_keep_their_identity(name, later):
   model, _ = golden_decoder(name)
   fields = [field.name for field in dataclasses.fields(model.config)]
@@ -121,7 +121,8 @@ def test_h_bar_of_a_layer_is_that_of_the_model_that_ends_there(published, branch
   tokens, ends = jnp.asarray(expected['ids']), 2
   assert ends < model.config.num_layers
   shorter = dataclasses.replace(
-    model.config, num_layers=ends, windows=model.config.windows[:ends])
+    model.config, num_layers=ends, windows=model.config.windows[:ends],
+    rotated=model.config.rotated[:ends])
   inner = DecoderModel(dataclasses.replace(model.config, h_bar=f'layer:{ends}'))
 
   def states(model, params):

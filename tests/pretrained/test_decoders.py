@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import math
 import pathlib
 import shutil
 import string
@@ -195,7 +196,7 @@ def replace_norm(change):
 
 @pytest.mark.parametrize(('change', 'words'), [  # of config.json, or another damage
   ({'model_type': 'mamba'}, "model_type 'mamba'"),
-  ({'rope_parameters': {'rope_type': 'yarn', 'factor': 2.0}}, "rope scaling 'yarn'"),
+  ({'rope_parameters': {'rope_type': 'longrope', 'factor': 2.0}}, "rope scaling 'longrope'"),
   ({'rope_parameters': {'sliding_attention': {'rope_type': 'linear', 'factor': 4.0}}},
    'rope scaling of sliding_attention'),
   ({'rope_parameters': {'rope_type': 'default', 'partial_rotary_factor': 0.5}},
@@ -249,6 +250,14 @@ def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
   # As transformers 4.45 to 4.57 write it.
   ('neox', {'rope_parameters': ..., 'rotary_pct': 0.5, 'partial_rotary_factor': 0.5,
             'rotary_emb_base': 9, 'rope_theta': 9}, {'rotary_share': 0.5, 'rope_theta': 9.0}),
+  # Without a factor of the attention, and as transformers 4 writes it.
+  ('olmo3', {'rope_parameters': ..., 'layer_types': ..., 'rope_theta': 500, 'rope_scaling': {
+    'type': 'yarn', 'factor': 2.0, 'mscale': 2.0, 'mscale_all_dim': 1.0}},
+   {'rope_scaling': (2.0, 32.0, 1.0, 64.0, (0.2 * math.log(2) + 1) / (0.1 * math.log(2) + 1)),
+    'windows': (5, 5, 5, 0), 'local_rope_theta': 500.0}),
+  ('smollm3', {'no_rope_layers': ..., 'layer_types': ..., 'use_sliding_window': True,
+               'sliding_window': 5, 'pretraining_tp': 2, 'rope_parameters': ...},
+   {'rotated': (1, 1, 0, 1), 'windows': (0, 0, 5, 0), 'rope_theta': 2e6, 'rope_scaling': ()}),
   ('gemma2', {'attn_logit_softcapping': ..., 'final_logit_softcapping': ...},
    {'attention_cap': 50.0, 'logit_cap': 30.0}),
   ('gemma2', {'attn_logit_softcapping': None, 'final_logit_softcapping': None},
@@ -265,6 +274,9 @@ def test_a_config_is_read_as_transformers_reads_it(name, changes, expected):
    'would be rotated than its 3'),
   ('neox', {'attention_bias': False}, 'attention_bias=False'),
   ('llama', {'head_dim': 7}, 'would be rotated than its 7'),
+  ('smollm3', {'no_rope_layers': [1, 0]}, '2 no_rope_layers, but num_hidden_layers is 4'),
+  ('smollm3', {'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1.0}}, 'is no number'),
+  ('olmo3', {'rope_scaling': {'type': 'yarn', 'factor': 2.0, 'truncate': False}}, 'truncated'),
   ('llama', {'rope_parameters': {'rope_theta': 10 ** 400}}, 'is no number'),
   ('llama', {'partial_rotary_factor': 0.5}, 'partial_rotary_factor=0.5')])
 def test_a_config_that_is_not_computed_is_refused(name, changes, words):

@@ -275,7 +275,7 @@ def test_what_cannot_be_read_is_named(damage, words, make, tmp_path):
   (lambda w: w.add_uint16('split.count', 3), 'is one of 3 parts'),
   (lambda w: w.add_type('adapter'), 'is no model but of the type adapter'),
   (lambda w: w.add_rope_dimension_count(2), 'llama.rope.dimension_count=2 is not .*, only 6$'),
-  (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "'yarn' is .* linear, llama3$"),
+  (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "'yarn' is .* none and linear$"),
   (lambda w: setattr(w, 'add_tokenizer_pre', lambda name: None), "words 'default'.* qwen2$"),
   (lambda w: setattr(w, 'endianess', gguf.GGUFEndian.BIG), 'big-endian')])
 def test_what_would_be_read_wrongly_is_refused_and_is_no_damage(more, words, make, tmp_path):

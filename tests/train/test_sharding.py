@@ -364,7 +364,7 @@ def test_two_slices_as_the_tpu_compiler_describes_them(run_with_libtpu):
 @pytest.mark.parametrize(('name', 'lora'), [
   ('gemma3', 2), *(pytest.param(*case, marks=pytest.mark.weekly)
                    for case in (('llama3', 0), ('llama3', 2), ('gemma3', 0), ('neox', 2),
-                                ('olmo2', 0)))])
+                                ('olmo3', 0), ('smollm3', 2)))])
 @jax.enable_x64()
 def test_eight_devices_step_a_published_decoder_as_one_does(name, lora):
   """Key heads and vocabulary, which the mesh does not divide, are whole."""
