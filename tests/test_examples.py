@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import test_lexicon
 import test_slice_search
+from command_words import changed
 from masked_cases import new_start
 from test_fair_generation import write_records as write_prompted
 from test_job import TINY as TINY_RUN
@@ -164,7 +165,7 @@ def give(verb, folder):
   out, error = io.StringIO(), io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
     try:
-      code = main(words[:at] + CASES[verb][0] + words[at:])
+      code = main(changed(words[:at], CASES[verb][0]) + words[at:])
     except Exception:
       code = traceback.format_exc()
   return Outcome(code, out.getvalue(), error.getvalue(),

@@ -14,6 +14,7 @@ import shutil
 
 import numpy as np
 import pytest
+from command_words import changed
 from golden_models import copied
 from human_oracle import fill
 from record_cases import records_of, write_lines
@@ -192,7 +193,7 @@ def test_the_commands_of_the_readme(folder, monkeypatch, capfd, quick):
     more = MORE[key]
     if any(word.startswith('--init=') for word in words):  # a model has its own sizes
       more = [x for x in more if not x.startswith(('--layers', '--dim', '--heads'))]
-    code = main(words[:at] + more + words[at:])
+    code = main(changed(words[:at], more) + words[at:])
     shown[line], error = capfd.readouterr()
     assert code == 0, f'{line}: {error[-1500:]}'
   # What the README says of them is there.

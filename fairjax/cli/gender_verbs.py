@@ -352,11 +352,11 @@ def _tables_options(parser: argparse.ArgumentParser) -> None:
 def _test_options(parser: argparse.ArgumentParser) -> None:
   _add_fair_options(parser, embeddings=False)
   add_shared(parser, 'level')
-  parser.add_argument('--bias', metavar='B', nargs='+', default=['embedding'],
+  parser.add_argument('--bias', metavar='B', nargs='+', action='extend', default=[],
                       help='embedding (default), embedding-debiased, vader, opinion, bert:DIR, '
                       'recorded:NAME; all of several must be fair')
   add_shared(parser, 'lexicon')
-  parser.add_argument('--distance', metavar='D', nargs='+', default=['masked'],
+  parser.add_argument('--distance', metavar='D', nargs='+', action='extend', default=[],
                       help='masked (default), jaccard, edit, cosine:ENCODER')
   parser.add_argument('--bound', choices=('best', 'bernstein', 'hoeffding', 'student'),
                       default='best', help='of the gaps; best (default): the better of the two '
@@ -406,25 +406,26 @@ def _tables(options: argparse.Namespace) -> None:
 def _test(options: argparse.Namespace) -> None:
   from fairjax.gender.fair_generation import lipschitz
   from fairjax.gender.fair_generation.summaries import format_test
-  if not set(options.bias) & set(lipschitz.EMBEDDING_BIASES):
+  biases, named = options.bias or ['embedding'], options.distance or ['masked']
+  if not set(biases) & set(lipschitz.EMBEDDING_BIASES):
     refuse(options, 'embeddings', 'pairs', 'equalize', 'gender-specific', 'multi-word',
            why='is for --bias=embedding or --bias=embedding-debiased')
-  if 'opinion' not in options.bias:
+  if 'opinion' not in biases:
     refuse(options, 'lexicon', why='is for --bias=opinion')
   coupled = not options.independent
   test = lipschitz.FairnessTest(**field_values(options, lipschitz.FairnessTest) | {
     'method': options.bound, 'coupled': coupled})
-  if len(set(options.distance)) < len(options.distance):
-    raise UserError(f"a distance is named twice: {', '.join(options.distance)}")
-  distances = [lipschitz.load_distance(name) for name in options.distance]
+  if len(set(named)) < len(named):
+    raise UserError(f"a distance is named twice: {', '.join(named)}")
+  distances = [lipschitz.load_distance(name) for name in named]
   embedding = _embedding(options) if options.embeddings else None
-  biases = lipschitz.make_biases(options.bias, lexicon=options.lexicon, embedding=embedding)
+  make_values = lipschitz.make_biases(biases, lexicon=options.lexicon, embedding=embedding)
   used = None if embedding is None else {
     'embeddings': embedding.vectors.path, 'pairs_list': embedding.pairs_list,
     'subspace': embedding.subspace.to_dict()}
   result = []
   for found, parses, use in _completions(options, coupled=coupled):
-    values = biases(found, parses)
+    values = make_values(found, parses)
     result += [test(found, values, distance) | {'embedding': used, 'utility': use}
                for distance in distances]
   _print_fair(options, result, format_test)

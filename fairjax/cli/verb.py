@@ -37,12 +37,27 @@ class Command(NamedTuple):
   alone: Callable[[argparse.Namespace], str] = lambda options: ''
 
 
+class _Once(argparse.Action):
+  """Stores the value of an option; a second one, which would replace it, is refused."""
+
+  def __call__(self, parser, namespace, values, option_string=None):
+    if option_string and parser.given.setdefault(self.dest, values) != values:
+      raise UserError(f'{option_string} is given twice: leave one of them out')
+    setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
   """Reports bad arguments as `UserError`."""
+
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self.register('action', None, _Once)
+    self.register('action', 'store', _Once)
 
   def parse_known_args(self, args=None, namespace=None):
     """As the parent's, whose error does not show the words that it does not know."""
     self._words = [word.partition('=')[0] for word in args or () if word.startswith('--')]
+    self.given: dict[str, Any] = {}
     return super().parse_known_args(args, namespace)
 
   def error(self, message: str):

@@ -23,6 +23,7 @@ from fairjax.tables import arrow, check_distinct, open_parquet
 ROW_GROUP = 20_000  # records that are in memory at a time
 _BATCH = 2_000  # rows that become Python objects at a time
 _KEY = b'fairjax.records'  # of the file's metadata
+WHOLE_FIELDS = ('template', 'sample', 'rewording')  # that may be whole numbers
 _TEXTS = ('attribute', 'value', 'subgroup', 'prefix', 'continuation', 'model')
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT = 1 << 53  # whole numbers below it are exact as float64
@@ -122,16 +123,18 @@ def _plain(name: str, column: Any, counts: collections.Counter) -> Any:
     column = column.storage
   kind, types = column.type, pa.types
   if types.is_dictionary(kind):
+    if types.is_string_view(kind.value_type):  # of Polars, which Arrow cannot decode
+      column = column.cast(pa.dictionary(kind.index_type, pa.large_string()))
     return _plain(name, column.dictionary_decode(), counts)
   wanted = pa.string()
-  if name in ('template', 'sample') and (types.is_floating(kind) or types.is_decimal(kind)):
+  if name in WHOLE_FIELDS and (types.is_floating(kind) or types.is_decimal(kind)):
     wanted = pa.int64()  # of a data frame in which one was missing
   elif _is_plain(kind):
     return column
   try:
     converted = column.cast(wanted)
   except pa.ArrowException:
-    if name in ('template', 'sample'):
+    if name in WHOLE_FIELDS:
       return column  # a wrong value, whose row is named when the records are checked
     counts[f"columns '{name}' ({kind}) that were not read"] = 1
     return None

@@ -31,6 +31,7 @@ from fairjax.counterfactual.attributes import AND, Attribute
 from fairjax.counterfactual.word_forms import WordFinder, normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.files import AppendOnly, file_sha256, read_sealed_json
+from fairjax.generate.parquet import WHOLE_FIELDS, read_arrow, read_parquet
 from fairjax.inputs import open_input
 from fairjax.tables import Rename, arrow_table, parse_json, read_rows, whole_row
 
@@ -76,7 +77,7 @@ _TEXT_FIELDS = ('attribute', 'value', 'prefix', 'continuation')
 REQUIRED_FIELDS = (*_TEXT_FIELDS, 'template')
 _OPTIONAL_TEXT = ('subgroup', 'model')
 _OPTIONAL = (*_OPTIONAL_TEXT, 'sample', 'scores', 'arm', 'rewording')
-_ABSENT_IF_EMPTY = (*_OPTIONAL, 'attribute', 'template')  # cells of a table
+_ABSENT_IF_EMPTY = (*_OPTIONAL, 'attribute', 'template', 'value')  # cells of a table
 WHOLE = re.compile('-?(0|[1-9][0-9]{0,18})')
 _MOST_SHAPES = 1000
 _CHECKED = (*REQUIRED_FIELDS, *_OPTIONAL_TEXT, 'sample', 'scores')
@@ -137,6 +138,9 @@ def read_records(
       and no template; with file and line.
   """
   counts = collections.Counter() if counts is None else counts
+  if not isinstance(columns or {}, Mapping):
+    raise UserError(f"columns={columns!r:.60} is no mapping of their names to ours, as "
+                    "{'prompt': 'prefix'}")
   rename = Rename(columns or {})
   for ours in (columns or {}).values():
     if ours not in (*REQUIRED_FIELDS, *_OPTIONAL) and not ours.startswith('scores.'):
@@ -153,8 +157,10 @@ def read_records(
         yield record
         continue
       record = msgspec.structs.asdict(record)
-    if complete is not None and isinstance(record, dict):
-      record = complete(record, where)
+    if isinstance(record, dict):
+      record = _read_numbers(record, counts)
+      if complete is not None:
+        record = complete(record, where)
     record = check_record(record, where, counts=counts)
     record['_where'] = where
     yield record if whole else Record.of(record)
@@ -169,7 +175,8 @@ def read_records(
   if complete is not None:
     counts += collections.Counter({
       'records whose value is the one that their prefix holds': complete.found,
-      'records whose template is the prefix without its value': complete.derived})
+      'records whose template is the prefix without its value': complete.derived,
+      'records whose template is that of others in another Unicode form': complete.joined})
 
 
 def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
@@ -178,18 +185,19 @@ def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
   if isinstance(data, str | os.PathLike):
     with open_input(data, what='records file', parquet=True) as file:
       if file.peek(4).startswith(b'PAR1'):
-        from fairjax.generate.parquet import read_parquet
         for row, where in read_parquet(file, data, counts):
           yield _with_scores(
             rename(whole_row(row, where, repair=repair, counts=counts)), where), where
       else:
+        spread = b'"scores.' in file.peek(4)  # which the decoder of a record would not see
         rows = read_rows(file, data, required, convert=from_cells, rename=rename, repair=repair,
-                         counts=counts, decoder=None if whole or rename else _record_decoder)
-        yield from ((_with_scores(row, where), where) for row, where in rows) if rename else rows
+                         counts=counts, decoder=None if whole or rename or spread else
+                         _record_decoder)
+        yield from (((_with_scores(row, where), where) for row, where in rows)
+                    if rename or spread else rows)
     return
   table = arrow_table(data)
   if table is not None:
-    from fairjax.generate.parquet import read_arrow
     rows = read_arrow(table, counts)
   elif isinstance(data, Iterable) and not isinstance(data, bytes | Mapping):
     rows = ((_plain(row), row.get('_where') or f'record {number}') if isinstance(row, Mapping)
@@ -203,7 +211,7 @@ def _rows(data: Any, required: Sequence[str], rename: Rename, *, repair: bool,
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
   """A mapping as a dict of its own; whole numbers of NumPy become those of Python."""
-  return {name: int(value) if name in ('template', 'sample') and hasattr(value, '__index__')
+  return {name: int(value) if name in WHOLE_FIELDS and hasattr(value, '__index__')
           and not isinstance(value, bool) else value for name, value in row.items()
           if name != '_where'}
 
@@ -295,7 +303,8 @@ class _Completion:
     # Made for the first record that lacks something: its patterns take a second to compile.
     self._finder = functools.cache(lambda name: TemplateFinder(self._attributes[name]))
     self.labelled: dict[str, bool] = {}  # whether the records of an attribute have templates
-    self.derived, self.found = 0, 0
+    self._labels: dict[tuple[str, str], str] = {}  # (attribute, normal form) -> template
+    self.derived, self.found, self.joined = 0, 0, 0
 
   def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
     if record.get('attribute') is None and len(self._attributes) == 1:
@@ -320,11 +329,14 @@ class _Completion:
     if labelled or not (isinstance(value, str) and isinstance(prefix, str)):
       return record
     index = attribute.value_index(value, where)
-    record['template'] = self._finder(attribute.name).find(index, prefix)
-    if record['template'] is None:
+    template = self._finder(attribute.name).find(index, prefix)
+    if template is None:
       raise UserError(f"{where}: the prefix does not hold '{value}', so its template is not known: "
                       "give the records a column 'template', equal for prefixes that differ in "
                       'the value alone')
+    record['template'] = self._labels.setdefault(
+      (attribute.name, normal_form(template)), template)
+    self.joined += record['template'] != template
     self.derived += 1
     return record
 
@@ -369,6 +381,25 @@ def check_record(
   return record
 
 
+def _read_numbers(record: dict[str, Any], counts: collections.Counter) -> dict[str, Any]:
+  """The record with the nulls and whole numbers that a data frame made floats."""
+  for name in _ABSENT_IF_EMPTY:
+    if name in record and _is_null(record[name]):
+      record[name] = None
+  for name in WHOLE_FIELDS:
+    value = record.get(name)
+    if isinstance(value, numbers.Real) and type(value) not in (int, bool) and value % 1 == 0:
+      record[name] = int(value)
+      counts[f"values of field '{name}' (float) read as whole numbers"] += 1
+  return record
+
+
+def _whole(text: str) -> int | None:
+  """The whole number of a text; in a data frame in which one was missing it ends in .0."""
+  found = re.fullmatch(r'\s*(-?[0-9]{1,19})(\.0)?\s*', text)
+  return int(found[1]) if found else None
+
+
 def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
   """The record that a row of a table holds."""
   record: dict[str, Any] = {}
@@ -377,13 +408,9 @@ def from_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
       record[name] = text
   if WHOLE.fullmatch(record.get('template', '')):
     record['template'] = int(record['template'])
-  if record.get('arm') == 'rewording' and WHOLE.fullmatch(record.get('rewording', '')):
-    record['rewording'] = int(record['rewording'])
-  if 'sample' in record:
-    sample = record['sample'].removesuffix('.0')  # of a data frame in which one was missing
-    if not WHOLE.fullmatch(sample):
-      raise UserError(f"{where}: field 'sample' is '{sample}', not a whole number")
-    record['sample'] = int(sample)
+  for name in ('sample', 'rewording'):
+    if name in record and (whole := _whole(record[name])) is not None:
+      record[name] = whole
   if 'scores' in record:
     record['scores'] = parse_json(record['scores'], f"{where}: field 'scores'")
   return _with_scores(record, where)
@@ -395,11 +422,17 @@ def _with_scores(record: Any, where: str) -> Any:
     return record
   for name in [n for n in record if str(n).startswith('scores.')]:
     if (value := record.pop(name)) is not None:
+      scores, own = record.get('scores') or {}, name.removeprefix('scores.')
       try:
-        record['scores'] = {**(record.get('scores') or {}),
-                            name.removeprefix('scores.'): float(value)}
+        value = float(value)
       except (TypeError, ValueError):
         raise UserError(f'{where}: {value!r} in column {name} is no number') from None
+      if not isinstance(scores, dict):
+        return record  # what is wrong is said when the record is checked
+      if scores.get(own, value) != value:
+        raise UserError(f'{where}: scores has {scores[own]!r} for {own}, column {name} has '
+                        f'{value!r}: leave one of them out')
+      record['scores'] = {**scores, own: value}
   return record
 
 
@@ -420,8 +453,9 @@ def _check_types(record: dict[str, Any], where: str) -> None:
     if name in _TEXT_FIELDS or record.get(name) is not None:
       check(name, str, 'a text')
   check('template', (int, str), 'an integer or a text')
-  if record.get('sample') is not None:
-    check('sample', int, 'an integer')
+  sample = record.get('sample')
+  if sample is not None and type(sample) is not int:
+    raise UserError(f"{where}: field 'sample' is {sample!r:.40}, not a whole number")
   if record.get('scores') is not None:
     check('scores', dict, 'an object of scores by scorer name')
 

@@ -6,11 +6,13 @@ hatched. Files of equal data are byte-identical under one version of Matplotlib.
 """
 
 import contextlib
+import functools
 import math
 import os
 import pathlib
 import sys
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from fairjax.files import make_folder
 from fairjax.measure.estimates import format_estimate
+from fairjax.progress import write_line
 from fairjax.report.comparison import ModelRow, baseline_of, relevance_measure
 from fairjax.report.document import replace_control
 
@@ -380,9 +383,18 @@ def _add_fonts(figure) -> None:
         and (found := lacking & font_manager.get_font(font.fname).get_charmap().keys())):
       fonts.append(font.name)
       lacking -= found
+  if lacking:
+    _say_lacking(''.join(map(chr, sorted(lacking))))
   if len(fonts) > 1:
     for text in texts:
       text.set_fontfamily(fonts)
+
+
+@functools.cache  # once for each such set
+def _say_lacking(characters: str) -> None:
+  write_line(f'figures: no installed font has {len(characters)} of their characters, such as '
+             f"'{characters[0]}', which are drawn as boxes: install one, e.g. Noto Sans",
+             sys.stderr)
 
 
 def _lay_out(figure) -> None:
@@ -401,9 +413,11 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     files = [path]
   else:
     files = [path.with_name(path.name + suffix) for suffix in ('.png', '.svg')]
-  _lay_out(figure)
-  for file in files:
-    figure.savefig(file, metadata=_METADATA[file.suffix])
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', 'Glyph .* missing from font')  # `_add_fonts` says it
+    _lay_out(figure)
+    for file in files:
+      figure.savefig(file, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
 

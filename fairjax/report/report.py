@@ -65,8 +65,12 @@ def write_report(
 
   Returns:
     The path of `report.md`.
+
+  Raises:
+    UserError: the folder has such files, which are no report.
   """
   directory, seeds, curves = pathlib.Path(directory), seeds or {}, curves or {}
+  _check_folder(directory)
   versions = installed_versions()
   for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
@@ -130,6 +134,19 @@ def write_report(
                           (directory / 'summary.md', summary.markdown())):
     write_file(file_path, text)
   return path
+
+
+def _check_folder(directory: pathlib.Path) -> None:
+  """A report replaces an earlier one and nothing else."""
+  there = [name for name in ('report.json', 'index.html', 'report.md', 'summary.md')
+           if (directory / name).exists()]
+  try:
+    known = json.loads((directory / 'report.json').read_bytes())
+  except (OSError, ValueError):
+    known = None
+  if there and not (isinstance(known, dict) and 'schema' in known):
+    raise UserError(f'{directory} holds {there[0]}, but no report of fairjax that could be '
+                    'replaced: give another folder')
 
 
 def _selection(rows: Sequence[ModelRow], share: float) -> dict[str, Any] | None:

@@ -123,10 +123,20 @@ def test_a_word_that_is_no_option_is_no_misspelt_one():
   'report --records', 'records convert --records=r --output=o --scores', 'measure --lexicon',
   'attributes check country --lexicon', 'gender tables --embeddings=e --records',
   'models masked-lm --workdir=w --data', 'gender pronouns --shares=s --model',
-  'compare paper --pairs', 'gender cda --input=i --names'])
+  'compare paper --pairs', 'gender cda --input=i --names',
+  'gender lipschitz --records=r --bias', 'gender lipschitz --records=r --distance'])
 def test_files_of_an_option_that_is_given_twice_are_all_read(words):
   name = words.rpartition('--')[2]
   assert vars(cli.parse([*words.split(), 'a', 'b', f'--{name}=c']))[name] == ['a', 'b', 'c']
+
+
+def test_a_value_that_would_replace_another_is_refused():
+  words = ['measure', '--records=a', '--attribute=country', '--seed=3', '--seed', '3']
+  assert cli.parse(words).seed == 3
+  for more in (['--seed=4'], ['--records', 'b']):
+    with pytest.raises(UserError, match=f'{more[0][:6]}.* is given twice'):
+      cli.parse([*words, *more])
+  assert cli.parse(words).records == 'a'  # parsed anew
 
 
 def test_what_everybody_types_first(capsys, printed):

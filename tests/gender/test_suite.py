@@ -199,6 +199,6 @@ def test_the_verb_on_a_model_directory(small_bert, tmp_path, capsys, found):
   assert main(words) == 0  # goes on, and prints the table
   captured = capsys.readouterr()
   assert captured.err.count('measured earlier') == 6 and '| DisCo (Terms) |' in captured.out
-  assert main([*words, '--model=nothere', f'--output={tmp_path}/other']) == 2
+  assert main([*words[:-1], '--model=nothere', f'--output={tmp_path}/other']) == 2
   captured = capsys.readouterr()
   assert 'nothere is no directory' in captured.err and 'PERSON' not in captured.err

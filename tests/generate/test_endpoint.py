@@ -13,6 +13,7 @@ import threading
 import time
 
 import pytest
+from command_words import changed
 
 import fairjax
 from fairjax.cli.main import main
@@ -268,8 +269,8 @@ def test_other_models_under_the_name_are_recorded_and_counted(server, ask):
 
 
 def command(server, attribute_file, output, *more):
-  return ['sample', f'--endpoint={server.url}', '--model=m', f'--attribute={attribute_file}',
-          '--samples=10', f'--output={output}', *more]
+  return changed(['sample', f'--endpoint={server.url}', '--model=m', '--samples=10',
+                  f'--attribute={attribute_file}', f'--output={output}'], more)
 
 
 def test_a_killed_command_continues_without_asking_again(server, attribute_file, tmp_path, capsys):

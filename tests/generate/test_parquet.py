@@ -122,6 +122,13 @@ def test_files_of_other_programs_are_read(tmp_path):
       k: v for k, v in row.items() if k not in ('scores', 'subgroup')}
 
 
+def test_categories_of_polars_are_read():
+  values = pa.DictionaryArray.from_arrays(
+    pa.array([1, None, 0], pa.uint32()), pa.array(['Iran', 'Chile'], pa.string_view()))
+  rows = read_records(pa.table({k: [v] * 3 for k, v in BASE.items()} | {'model': values}))
+  assert [row.get('model') for row in rows] == ['Chile', None, 'Iran']
+
+
 def table(**columns):
   base = {k: [v, v] for k, v in BASE.items()} | {'value': ['Iran', 'Chile']}
   return pa.table({k: v for k, v in (base | columns).items() if v is not None})

@@ -1,10 +1,14 @@
 """Reading, appending and repairing records."""
 
+import collections
 import dataclasses
 import gzip
 import json
+import math
+import unicodedata
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fairjax.counterfactual import list_attributes, load_attribute
@@ -67,8 +71,7 @@ def test_gzip_damage_in_the_middle_is_no_interruption(tmp_path):
 
 
 def test_what_data_frames_write_for_null_is_an_empty_text():
-  pandas = pytest.importorskip('pandas')
-  for null in (None, float('nan'), np.float32('nan'), pandas.NA, pandas.NaT):
+  for null in (None, float('nan'), np.float32('nan'), pd.NA, pd.NaT):
     for record in read_records([RECORD | {'continuation': null}] * 2):
       assert record['continuation'] == ''
 
@@ -86,7 +89,7 @@ def test_what_data_frames_write_for_null_is_an_empty_text():
   (json.dumps(RECORD | {'continuation': 10 ** 400}).encode(), "'continuation' must be a text"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
   (json.dumps(RECORD | {'template': True}).encode(), r"'template' must be .* a text, not bool"),
-  (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' must be an integer"),
+  (json.dumps(RECORD | {'sample': '1'}).encode(), r"field 'sample' is '1', not a whole number"),
   (json.dumps(RECORD | {'scores': 0.5}).encode(), r"field 'scores'"),
   (json.dumps(RECORD | {'sample': 1 << 63}).encode(), r"field 'sample' has more than 64 bits"),
 ])
@@ -132,6 +135,46 @@ def test_optional_fields_may_be_absent_or_null():
   record = {k: RECORD[k] for k in ('attribute', 'value', 'prefix', 'continuation')}
   record |= {'template': 'People from X', 'sample': None, 'scores': None}
   assert list(read_records([record])) == [record | {'_where': 'record 1'}]
+
+
+@pytest.mark.parametrize('route', ['mappings', 'lines', 'table'])
+def test_the_numbers_and_nulls_of_data_frames_are_read(route, tmp_path):
+  rows = [RECORD | {'prefix': 'In Iran', 'value': 'Iran', 'template': 3.0, 'sample': 1.0,
+                    'arm': 'rewording', 'rewording': 2.0, 'scores.x': 0.5},
+          RECORD | {'prefix': 'In Iran', 'value': math.nan, 'template': 3.0, 'sample': math.nan,
+                    'subgroup': math.nan, 'rewording': math.nan, 'scores.x': 0.25}]
+  path, counts = tmp_path / 'r', collections.Counter()
+  if route == 'lines':
+    path.write_text('\n'.join(map(json.dumps, rows)))
+  if route == 'table':
+    pd.DataFrame(rows).astype({'template': int}).to_csv(path, index=False)
+  first, second = read_records(
+    rows if route == 'mappings' else path, attributes=[load_attribute('country')], counts=counts,
+    whole=False)
+  assert (first.template, first.sample, first.rewording, first.scores['x']) == (3, 1, 2, 0.5)
+  assert (second.value, second.sample, second.subgroup) == ('Iran', None, None)
+  assert all(type(x) is int for x in (first.template, first.sample, first.rewording))
+  if route != 'table':  # whose cells are texts
+    assert counts["values of field 'sample' (float) read as whole numbers"] == 1
+
+
+def test_two_scores_of_one_name_are_refused(tmp_path):
+  rows = [RECORD | {'scores': {'x': 0.5}, 'scores.x': 0.25}]
+  path = tmp_path / 'r.jsonl'
+  path.write_text(json.dumps(rows[0]))
+  for data in (rows, path):
+    with pytest.raises(UserError, match='has 0.5 for x, column scores.x has 0.25'):
+      list(read_records(data, whole=False))
+
+
+def test_prefixes_that_differ_in_their_unicode_form_are_of_one_template():
+  counts = collections.Counter()
+  rows = [{'prefix': unicodedata.normalize(form, f'{value}\u00a0: d\u00e9j\u00e0'), 'value': value,
+           'continuation': ''} for form in ('NFC', 'NFD') for value in ('Iran', 'Chile')]
+  found = [r.template for r in read_records(
+    rows, attributes=[load_attribute('country')], counts=counts, whole=False)]
+  assert len(set(found)) == 1
+  assert counts['records whose template is that of others in another Unicode form'] == 2
 
 
 @pytest.mark.parametrize('name', list_attributes())

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+from command_words import changed
 from human_oracle import METHOD, MODELS, SCORE, read_csv, write_records
 
 from fairjax.cli import main as cli
@@ -51,8 +52,8 @@ def test_texts_that_no_sheet_can_hold_are_refused():
 
 def command(records, folder, *arguments):
   files = records if isinstance(records, list) else [records]
-  return ['human', 'export', '--records', *map(str, files), f'--output={folder}', '--annotators=2',
-          *map(str, arguments)]
+  return changed(['human', 'export', '--records', *map(str, files), f'--output={folder}',
+                  '--annotators=2'], [*map(str, arguments)])
 
 
 def export(records, folder, *arguments):

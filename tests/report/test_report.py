@@ -234,6 +234,18 @@ def test_the_report_and_records_keep_their_schemas(
       list(read_records([wrong]))
 
 
+@pytest.mark.parametrize('name', ['index.html', 'report.json'])
+def test_a_report_replaces_a_report_and_nothing_else(tmp_path, rows, no_figures, name):
+  write(tmp_path / 'ours', rows)
+  write(tmp_path / 'ours', rows)
+  theirs = tmp_path / 'theirs' / 'report'
+  theirs.mkdir(parents=True)
+  (theirs / name).write_text('{"mine": 1}')
+  with pytest.raises(UserError, match=f'holds {name}, but no report'):
+    write(tmp_path / 'theirs', rows)
+  assert [p.name for p in theirs.iterdir()] == [name]
+
+
 def test_provenance(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows, config={'name': 'x', 'odd': '```\n# no'}, seeds={'lm': 3},
                      notes=['A note with | and <i>.'])

@@ -12,6 +12,7 @@ import sys
 import types
 
 import pytest
+from command_words import changed
 from groups import flags, run_group
 from human_oracle import fill
 from tiny_runs import MODEL, command_line, contents, digests
@@ -83,7 +84,7 @@ def test_a_run_is_sampled_with_other_prompts(finished, tmp_path, capfd):
     assert len(records) == 30 and {r['attribute'] for r in records} == {'profession_prompts'}
     assert read_next_token(file, load_attribute('profession_prompts'))['kl'] > 0
   assert main(command) == 0 and [f.read_bytes() for f in files] == contents
-  assert main([*command, '--temperature=2']) == 2
+  assert main(changed(command, ['--temperature=2'])) == 2
   assert main([*command[:-1], f'--output={files[0]}']) == 2
   assert main([*command, '--rewordings']) == 2  # there are none
   assert main([*_arguments('sample', finished), '--rewordings']) == 2  # and these are the run's own
@@ -530,7 +531,7 @@ def test_a_debiased_model_relearns_beside_its_workdir(finished, tmp_path, printe
   # Points of one curve are measured in one way: the earlier ones are not measured again.
   for other, word in (('--samples=21', 'samples'), ('--scorer=vader', 'scorer'),
                       ('--steps=6', 'steps'), ('--learning-rate=0.5', 'learning rate')):
-    refused([*command, other], f'measured with other {word}')
+    refused(changed(command, [other]), f'measured with other {word}')
   assert json.loads((output / 'relearning.json').read_text()) == result
   looks = json.loads((output / 'looks.json').read_text())
   assert looks.keys() >= {'similarity_threshold', 'similarity_samples'}
