@@ -150,7 +150,7 @@ def arrow() -> Any:
     import pyarrow.parquet
   except ImportError:
     raise UserError('Parquet and data frames need pyarrow, which is not installed: pip install '
-                    "'fairjax[parquet]', or use .jsonl") from None
+                    "-e '.[parquet]' in fairjax's folder, or use .jsonl") from None
   return pyarrow
 
 

@@ -655,8 +655,8 @@ class TokenizerVocabulary(Vocabulary):
       import jinja2.ext
       import jinja2.sandbox
     except ModuleNotFoundError:
-      raise UserError("chat templates need the package jinja2: pip install 'fairjax[chat]'"
-                      ) from None
+      raise UserError("chat templates need the package jinja2: pip install -e '.[chat]' in "
+                      "fairjax's folder") from None
 
     class Generation(jinja2.ext.Extension):
       """`{% generation %}`, which marks answers to learn from, and changes no text."""

@@ -57,8 +57,8 @@ def test_local_links_lead_somewhere(page):
 
 
 def test_no_page_installs_by_a_name_that_no_index_has():
-  for path in [*PAGES, *ROOT.glob('configs/*.py')]:
-    assert "install 'fairjax" not in path.read_text(encoding='utf-8'), path
+  for path in [*PAGES, *ROOT.glob('configs/*.py'), *MODULES]:
+    assert "'fairjax[" not in path.read_text(encoding='utf-8'), path
 
 
 def test_the_committed_records_give_what_the_readme_prints():
@@ -101,9 +101,10 @@ def test_docstring_examples(path, name, text, tmp_path, monkeypatch):
 
 def test_every_id_has_a_row_in_the_definitions():
   """An ID such as H-25 without a row would name nothing."""
-  rows = set(re.findall(r'^\| ([HWY]-\d\d) \|', (ROOT / 'docs/definitions.md').read_text(), re.M))
+  text = (ROOT / 'docs/definitions.md').read_text()
+  rows = set(re.findall(r'^\| ([HNWY]-\d\d[a-z]?) \|', text, re.M))
   used = {found for folder in ('fairjax', 'configs', 'docs', 'notebooks', 'tests')
           for path in (ROOT / folder).rglob('*')
           if path.suffix in ('.py', '.md', '.ipynb', '.yaml', '.js') and path.is_file()
-          for found in re.findall(r'\b[HWY]-\d\d\b', path.read_text(encoding='utf-8'))}
+          for found in re.findall(r'\b[HNWY]-\d\d[a-z]?\b', path.read_text(encoding='utf-8'))}
   assert len(used) > 50 and used <= rows

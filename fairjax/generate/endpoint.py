@@ -184,8 +184,8 @@ class _Client:
     try:
       import httpx
     except ImportError:
-      raise UserError("--endpoint needs the package httpx: pip install 'fairjax[endpoint]'"
-                      ) from None
+      raise UserError("--endpoint needs the package httpx: pip install -e '.[endpoint]' in "
+                      "fairjax's folder") from None
     try:
       json.dumps(dict(endpoint.body), allow_nan=False, ensure_ascii=False).encode('utf-8')
     except (TypeError, ValueError) as e:  # not finite, half a character, no object of JSON

@@ -48,8 +48,8 @@ def _open(path: pathlib.Path, modified: int) -> GGUF:
   try:
     import gguf
   except ModuleNotFoundError:
-    raise UserError(f"{path}: GGUF is read by the package gguf: pip install 'fairjax[gguf]'"
-                    ) from None
+    raise UserError(f"{path}: GGUF is read by the package gguf: pip install -e '.[gguf]' in "
+                    "fairjax's folder") from None
   try:
     reader = gguf.GGUFReader(path)
     fields = {name: field.contents() for name, field in reader.fields.items()}

@@ -55,8 +55,8 @@ def fetch(name: str | os.PathLike) -> pathlib.Path:
   try:
     from huggingface_hub import snapshot_download
   except ModuleNotFoundError:
-    raise UserError(f"{name} needs the package huggingface_hub: pip install 'fairjax[hub]'; or "
-                    f'{remedy}') from None
+    raise UserError(f"{name} needs the package huggingface_hub: pip install -e '.[hub]' in "
+                    f"fairjax's folder; or {remedy}") from None
   try:
     return pathlib.Path(snapshot_download(
       repository, revision=revision, allow_patterns=list(_FILES), ignore_patterns=list(_COPIES)))

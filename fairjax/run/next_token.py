@@ -49,7 +49,7 @@ def next_token_divergence(
     'largest_pairs': [{'values': [values[a], values[b]], 'kl': float(means[a, b])}
                       for a, b in pairs[:LARGEST_PAIRS]],
     'unit': 'nats',
-    'definition': 'H-35, KL(next token | value || other value), mean over ordered pairs',
+    'definition': 'N-02, KL(next token | value || other value), mean over ordered pairs',
     'direction': 'lower is less to tell values apart by',
   }
 

@@ -107,7 +107,8 @@ class MetricWriter:
     except ImportError as e:
       if str(e) not in _LACKING:
         _LACKING.add(str(e))
-        log(f"no TensorBoard files ({e}): pip install 'fairjax[train]' writes them")
+        log(f"no TensorBoard files ({e}): pip install -e '.[train]' in fairjax's folder writes "
+            'them')
 
   def write(self, step: int, kind: str, values: Mapping[str, float]) -> None:
     """Writes one line `{"step", "kind", name: value...}`; kind is train or valid."""

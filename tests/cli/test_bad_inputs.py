@@ -254,17 +254,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(('package', 'command', 'words'), [
-  *(('seqio', command, "needs seqio: pip install 'fairjax[train]'") for command in (
+  *(('seqio', command, "needs seqio: pip install -e '.[train]'") for command in (
     text_config(), 'step check-data --seqio-cache=DIR/cache', 'step data --workdir=DIR/w '
     '--config=configs/text.py:layout=wikitext2 --config.data.manual_dir=DIR')),
-  ('google.cloud', MEASURE.replace('vader', 'google'), "pip install 'fairjax[google]'"),
-  *(('pyarrow', command, "pip install 'fairjax[parquet]'") for command in (
+  ('google.cloud', MEASURE.replace('vader', 'google'), "pip install -e '.[google]'"),
+  *(('pyarrow', command, "pip install -e '.[parquet]'") for command in (
     MEASURE.replace('.jsonl', '.parquet'),
     'records convert --records=DIR/r.jsonl --output=DIR/o.parquet')),
   ('httpx', 'sample --endpoint=http://127.0.0.1:1/v1 --model=m --attribute=country '
-   '--output=DIR/o.jsonl', "pip install 'fairjax[endpoint]'"),
+   '--output=DIR/o.jsonl', "pip install -e '.[endpoint]'"),
   ('huggingface_hub', 'sample --pretrained=hf:org/gpt --attribute=country --output=DIR/o.jsonl',
-   "pip install 'fairjax[hub]'; or put config.json")])
+   "pip install -e '.[hub]' in fairjax's folder; or put config.json")])
 def test_without_a_package_the_line_says_how_to_install_it(
     tmp_path, monkeypatch, refused, package, command, words):
   case = Case('no package', command, words, documents() | {

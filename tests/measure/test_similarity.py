@@ -195,7 +195,7 @@ def test_unusable_encoders_are_named(name, words):
 def test_without_tensorflow_the_extra_is_named(tmp_path, monkeypatch):
   (tmp_path / 'saved_model.pb').write_bytes(b'x')
   monkeypatch.setitem(sys.modules, 'tensorflow', None)
-  with pytest.raises(UserError, match=r"pip install 'fairjax\[train\]'"):
+  with pytest.raises(UserError, match=r"pip install -e '\.\[train\]'"):
     load_encoder(f'use:{tmp_path}')
 
 

@@ -230,7 +230,7 @@ def _make_client(key: str, endpoint: str) -> 'LanguageServiceClient':
     from google.cloud import language_v1
   except ImportError:
     raise UserError("the google scorer needs the package google-cloud-language: pip install "
-                    "'fairjax[google]'") from None
+                    "-e '.[google]' in fairjax's folder") from None
   if not re.fullmatch(r'([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])?(:[0-9]{1,5})?', endpoint):
     raise UserError(f'google scorer: {endpoint!r} is no HOST or HOST:PORT, like '
                     'eu-language.googleapis.com')
