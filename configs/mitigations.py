@@ -3,10 +3,10 @@
   fairjax compare mitigations --config=configs/mitigations.py --workdir=runs/mitigations
 
 fairjax writes the corpus itself: gender goes with professions, hobbies and the like, and with
-sentiment, by known amounts. All models start from the same language model and have the same further
-steps, batches and learning rate; the control (extended-baseline) has them without any mitigation.
-`:strength=0` plants nothing. Papers: Webster et al. 2020 (CDA, dropout), Huang et al. 2020 (the two
-regularisers). docs/mitigations.md reads the table.
+sentiment, by known amounts. All models start from the same language model and have as many further
+steps and rows a batch, and the same learning rate; the control (extended-baseline) has no
+mitigation. `:strength=0` plants nothing. Papers: Webster et al. 2020 (CDA, dropout), Huang et al.
+2020 (the two regularisers). docs/mitigations.md reads the table.
 """
 
 import pathlib

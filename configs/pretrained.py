@@ -11,12 +11,12 @@ Your own:
 
   fairjax run --config=configs/pretrained.py:model=MODEL,attribute=country,train=FILE --workdir=DIR
 
-model: a folder with config.json, safetensors and tokenizer.json, a GGUF file, or
-hf:ORG/NAME[@REVISION]. The text is read as configs/text.py reads it; without valid and test, the
-last documents are held out (--config.data.holdout). The control trains on the same rows without
-the fairness term: the report compares with it. Rates and sizes suit a model of 100 million
-parameters on two CPU cores; chips=N suits one of billions on N accelerators, over which it splits
-the parameters (mesh.fsdp).
+model: a folder with config.json, safetensors and tokenizer.json, FILE.gguf,
+hf:ORG/NAME[@REVISION], pip:PACKAGE or an adapter's folder. The text is read as configs/text.py
+reads it; without valid and test, the last documents are held out (--config.data.holdout). The
+control trains on the same rows without the fairness term: the report compares with it. Rates and
+sizes suit a model of 100 million parameters on two CPU cores; chips=N suits one of billions on N
+accelerators, over which it splits the parameters (mesh.fsdp).
 """
 
 from fairjax.config_io import default_config_dict, parse_arg

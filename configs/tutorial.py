@@ -2,8 +2,8 @@
 
   fairjax run --config=configs/tutorial.py --workdir=runs/tutorial
 
-A smaller model, one scorer less and no similarity; `debias.variants` names the methods.
-Paper: Huang et al. 2020.
+A smaller model, no sentiment method, no similarity and no audit; `debias.variants` names the
+methods. Paper: Huang et al. 2020.
 """
 
 from fairjax.config_io import default_config_dict, parse_arg

@@ -103,7 +103,7 @@ class Result:
     return _frame(rows[table]())
 
   def report(self, directory: Path) -> pathlib.Path:
-    """Writes `index.html`, `report.md`, `report.json` and figures; returns the page's path.
+    """Writes `index.html`, `report.md`, `summary.md`, `report.json`, figures; returns the page.
 
     Args:
       directory: a folder, made where it is missing; an earlier report in it is replaced.
@@ -341,9 +341,10 @@ def sample(
   """Samples continuations of an attribute's prefixes, on all devices or from an endpoint.
 
   Args:
-    model: a published decoder (GPT-2, Pythia, Llama, SmolLM, Mistral, Qwen, OLMo, Gemma) as
-      `sample --pretrained` takes it: a folder, a GGUF file, 'hf:ORG/NAME', 'pip:PACKAGE' or an
-      adapter; or the workdir of a run; with `endpoint` its name there.
+    model: a published decoder (GPT-2, Pythia, Llama, SmolLM, Mistral, Qwen 2 and 3, OLMo 2 and 3,
+      Gemma 2 and 3) as `sample --pretrained` takes it: a folder, 'FILE.gguf',
+      'hf:ORG/NAME[@REVISION]', 'pip:PACKAGE' or an adapter's folder; or the workdir of a run; with
+      `endpoint` its name there.
     attribute: as of `measure`.
     output: `.jsonl` or `.jsonl.gz`; an interrupted file is continued, a complete one left alone.
     name: of a workdir: which of its models.
@@ -562,8 +563,8 @@ def debias(
   samples, measures and the report. The same call continues an interrupted run.
 
   Args:
-    model: a folder (config.json, safetensors, tokenizer.json), a GGUF file, or
-      'hf:ORG/NAME[@REVISION]'.
+    model: a folder (config.json, safetensors, tokenizer.json), 'FILE.gguf',
+      'hf:ORG/NAME[@REVISION]', 'pip:PACKAGE' or an adapter's folder (docs/exchange.md).
     train: text files with a document in each line.
     workdir: folder of the run.
     attribute: a built-in attribute ('country', 'name', 'occupation') or a YAML file.

@@ -197,7 +197,7 @@ class PretrainedConfig:
   """
 
   # Folder with config.json, safetensors and tokenizer.json | FILE.gguf | hf:ORG/NAME[@REVISION] |
-  # pip:PACKAGE (installed); '': none, step 1 trains a Transformer-XL
+  # pip:PACKAGE (installed) | an adapter's folder; '': none, step 1 trains a Transformer-XL
   model: str = ''
   # raw (H-20) | normed (both layers after the final norm, for models in which one dimension holds
   # nearly all of the raw states) | layer:N (raw, of layers N - 1 and N instead of the last two)

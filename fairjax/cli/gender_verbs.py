@@ -123,7 +123,8 @@ _NEEDS = {
 
 def _correlations_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR[@NAME]', action='append', required=True,
-                      help='BERT, ALBERT or decoder directory, folder of fairjax models export, or '
+                      help='BERT or ALBERT; published decoder (folder, FILE.gguf, hf:ORG/NAME, '
+                      "pip:PACKAGE or an adapter's folder); folder of fairjax models export; or "
                       'workdir (@NAME: which of its models); repeat for a table of several')
   parser.add_argument('--output', metavar='DIR', required=True,
                       help='gets correlations.json, correlations.md and what is finished; the same '
@@ -148,8 +149,8 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
   disco.add_argument('--per-template', action='store_true',
                      help='Bonferroni over the tests of a template, not all tests')
   coref = parser.add_argument_group('winogender, coref, recorded')
-  coref.add_argument('--winogender', metavar='DIR',
-                     help='folder of templates.tsv and occupations-stats.tsv')
+  coref.add_argument('--winogender', metavar='PATH',
+                     help='templates.tsv beside occupations-stats.tsv, or their folder')
   coref.add_argument('--coref', metavar='DIR', help='WinoBias files, or train/ and test/ in the '
                      'format of OntoNotes: trains a probe on frozen states')
   coref.add_argument('--recorded', metavar='FILE',

@@ -47,7 +47,7 @@ _READS: dict[str, tuple[str, ...]] = {
   '--prompts-only': ('config', 'seed'),
   'a run': ('config', 'workdir', *_DRAWN, 'sentence-end', 'batch-size'),
 }
-_DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of --pretrained
+_DEFAULT = SampleConfig(batch_size=100, heldout_prefixes=False)  # of no run
 
 
 def _sample_options(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +56,14 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
                       help='write the prompts of --attribute (or of the config) for another model')
   parser.add_argument('--pretrained', metavar='MODEL',
                       help='sample a published decoder (GPT-2, Pythia, Llama, SmolLM, Mistral, '
-                      'Qwen 2 and 3, OLMo 2 and 3, Gemma 2 and 3): folder, FILE.gguf, hf:ORG/NAME, '
-                      'pip:PACKAGE or an adapter (docs/exchange.md); with --attribute and --output')
+                      'Qwen 2 and 3, OLMo 2 and 3, Gemma 2 and 3): folder, FILE.gguf, '
+                      "hf:ORG/NAME[@REVISION], pip:PACKAGE or an adapter's folder "
+                      '(docs/exchange.md); with --attribute and --output')
   parser.add_argument('--endpoint', metavar='URL', help='sample a model behind an '
                       'OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; the key is that '
                       'of the environment variable FAIRJAX_ENDPOINT_KEY (docs/endpoints.md)')
-  add_shared(parser, 'attribute', help='built-in attribute or YAML file (of a run: other prompts '
-             'than those of its config, with --output)')
+  add_shared(parser, 'attribute', help='built-in attribute, YAML file, or the combinations of two '
+             '(A*B); of a run: other prompts than those of its config, with --output')
   parser.add_argument('--output', metavar='FILE', help='JSONL (or .gz); of a run a folder, which '
                       'gets one file a model')
   parser.add_argument('--rewordings', action='store_true',
@@ -72,9 +73,9 @@ def _sample_options(parser: argparse.ArgumentParser) -> None:
                       help='with --attribute=A*B: prompts for that share of the combinations, a '
                       'balanced choice by --seed')
   of_model = parser.add_argument_group(
-    'with --attribute and --output', "defaults: those of the run's config; of --pretrained "
-    f'{_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
-    f'{_DEFAULT.temperature:g}, batch {_DEFAULT.batch_size}, seed {_DEFAULT.seed}')
+    'with --attribute and --output', "defaults: those of the run's config; of --pretrained and "
+    f'--endpoint {_DEFAULT.samples} samples, {_DEFAULT.max_new_tokens} tokens, temperature '
+    f'{_DEFAULT.temperature:g}; of --pretrained batch {_DEFAULT.batch_size}, seed {_DEFAULT.seed}')
   add_fields(of_model, SampleConfig, samples=None, max_new_tokens=None, temperature=None,
              sentence_end=None, batch_size=None, seed=None)
   of_model.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')

@@ -41,8 +41,9 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--mask', action='store_true',
                       help='show [hidden] for the sensitive tokens (whole words of any value; '
                       'articles, pronouns and derived words stay)')
-  add_shared(parser, 'attribute', action='append', default=[], metavar='FILE',
-             help='YAML of an attribute that is not built in; repeat for several')
+  add_shared(parser, 'attribute', action='append', default=[],
+             help='YAML of an attribute that is not built in, or the attribute of records that do '
+             'not name it; repeat for several')
   parser.add_argument('--separator', choices=('comma', 'semicolon', 'tab'), default='comma')
   parser.add_argument('--bom', action='store_true', help='begin the sheets with a byte order mark, '
                       'which some spreadsheet programs need')

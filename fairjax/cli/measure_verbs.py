@@ -197,7 +197,8 @@ def _measure_options(parser: argparse.ArgumentParser) -> None:
              'TSV or Parquet, also compressed; - reads the standard input: prefix, value, '
              'continuation')
   add_shared(parser, 'attribute', action='append',
-             help='built-in attribute or YAML file; repeat for a file with several')
+             help='built-in attribute, YAML file, or the combinations of two (A*B); repeat for a '
+             'file with several')
   add_shared(parser, *READING, *SCORERS)
   add_shared(parser, 'keep', *CONTENT, 'scored', 'permutations')
   add_shared(parser, 'seed', help='of the permutations')

@@ -55,7 +55,9 @@ def _corpus_options(parser: argparse.ArgumentParser) -> None:
 
 def _pronoun_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--model', metavar='DIR', nargs='+', action='extend', required=True,
-                      help='BERT or ALBERT')
+                      help='BERT or ALBERT; published decoder (folder, FILE.gguf, '
+                      "hf:ORG/NAME[@REVISION], pip:PACKAGE or an adapter's folder); folder of "
+                      'fairjax models export; or workdir (its baseline)')
   parser.add_argument('--shares', metavar='FILE', required=True,
                       help='table of occupation and bls_pct_female')
   add_shared(parser, 'seed', 'json')
@@ -203,7 +205,8 @@ def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _example_options(parser: argparse.ArgumentParser) -> None:
   parser.add_argument('--data', metavar='FILE', required=True, help='labelled sentences: trees, '
-                      'label<TAB>binary<TAB>text, or label<TAB>text; .gz is read too')
+                      'label<TAB>binary<TAB>text, label<TAB>text, a table with a header (GLUE) or '
+                      'JSON lines, also compressed')
   parser.add_argument('--classes', type=int, choices=(2, 5), default=2,
                       help='2: neutral texts are left out, counted')
   add_shared(parser, 'seed', 'json')

@@ -275,10 +275,11 @@ COMMANDS = {
     f'fairjax models select {RUN_OPTIONS}'),
   'models export': Command(
     _export_options, _export, 'write a trained model: as a folder with config, vocabulary and '
-    'model card, or under the names of the reference',
+    'model card, under the names of the reference, or as a published decoder came',
     f'fairjax models export {RUN_OPTIONS} --model=baseline --output=models/baseline'),
   'models import': Command(
     _import_options, _import,
-    'start from an exported or published model instead of training step 1',
+    'start from an exported Transformer-XL, or a checkpoint of the reference, instead of training '
+    'step 1',
     f'fairjax models import {RUN_OPTIONS} --from=models/baseline'),
 }

@@ -218,7 +218,7 @@ _COPIES = {  # of the head 'mlm': tensors that must equal another one if they ar
 _SPARE = (r'embeddings\.(position|token_type)_ids|(cls\.)?predictions\..*|'
           r'(pooler(\.dense)?|cls\.seq_relationship|(sop_classifier\.)?classifier)\.(weight|bias)')
 _KINDS = (*FAMILIES, *DECODERS)
-_READS = f"fairjax reads the kinds {', '.join(_KINDS)} here"
+_READS = f"fairjax reads the kinds {', '.join(_KINDS)}, gemma3 here"
 # Old configs name no kind; the fields of Llama, Qwen, ... are the same.
 _BY_FIELDS = {kind: (family.has, family.lacks) for kind, family in FAMILIES.items()} | {
   'gpt2': ({'n_embd', 'n_layer', 'n_head', 'n_positions'},

@@ -63,7 +63,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
   family = content.get('model_type')
   if family not in DECODERS:
     raise UserError(f'{where}: model_type {family!r} is no decoder that fairjax computes: take one '
-                    f'of {", ".join(DECODERS)}')
+                    f'of {", ".join(DECODERS)}, gemma3')
   for field, value in _REQUIRED.items():
     if content.get(field, value) not in (value, None):
       raise UserError(f'{where}: {field}={content[field]!r} is not supported, only {value!r}')
