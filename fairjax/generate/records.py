@@ -389,7 +389,7 @@ def _read_numbers(record: dict[str, Any], counts: collections.Counter) -> dict[s
   for name in WHOLE_FIELDS:
     value = record.get(name)
     if isinstance(value, numbers.Real) and type(value) not in (int, bool) and value % 1 == 0:
-      record[name] = int(value)
+      record[name] = int(float(value))
       counts[f"values of field '{name}' (float) read as whole numbers"] += 1
   return record
 
