@@ -91,7 +91,7 @@ class Result:
       table: what a row of a scorer is. 'estimates': I.F. or G.F. with its floor and verdict;
         'values': a value with its mean score, 0 (negative) to 1; 'pairs': two values with the
         distance of their scores; 'cells': two values in one template; 'texts': a record with
-        its `scores`, as `measure(..., scorers=['recorded:NAME'])` reads it.
+        columns `scores.NAME`, as `measure(..., scorers=['recorded:NAME'])` reads it.
 
     Raises:
       UserError: another table, or pandas is not installed.
@@ -156,7 +156,7 @@ class Result:
              'template': g.templates[g.template_index[r]], 'prefix': g.prefixes[r],
              **({} if g.sample is None else {'sample': int(g.sample[r])}),
              'continuation': continuation, 'model': self.name,
-             'scores': {name: float(found[r]) for name, found in self.scores.items()}}
+             **{f'scores.{name}': float(found[r]) for name, found in self.scores.items()}}
 
   def __repr__(self) -> str:
     return f'{self.name}, {len(self.generations):,} records\n{self.verdict}'

@@ -155,7 +155,7 @@ def test_values_without_records_are_left_out_and_named(tmp_path):
     fairjax.measure([r for r in records if r['value'] == 'Syria'], **OPTIONS)
 
 
-def test_tables_hold_the_measures(expected):
+def test_tables_hold_the_measures(expected, tmp_path):
   pytest.importorskip('pandas')
   result = fairjax.measure(make_rows(), **OPTIONS)
   found = expected['scorers']['vader']
@@ -170,6 +170,10 @@ def test_tables_hold_the_measures(expected):
   assert pairs['distance'].tolist() == found['pairs']['distance']
   assert len(cells) == 2 * len(pairs) == 2 * 45
   assert cells['distance'].tolist() == [d for row in found['cells']['distance'] for d in row]
+  # The texts are records in any form.
+  result.to_frame('texts').to_csv(tmp_path / 'texts.csv', index=False)
+  again = fairjax.measure(tmp_path / 'texts.csv', **OPTIONS | {'scorers': 'recorded:vader'})
+  assert again.to_frame()['value'].tolist() == result.to_frame()['value'].tolist()
   with pytest.raises(UserError, match="did you mean 'values'"):
     result.to_frame('value')
 

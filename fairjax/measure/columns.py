@@ -357,9 +357,13 @@ def _joined(prompts: Generations, reworded: Generations,
   place = {labels[label]: i for i, label in enumerate(reworded.templates)}
   numbers = {template: sorted(k for t, k in place if t == template)
              for template, _ in place}
-  if set(numbers) != set(prompts.templates) or len({tuple(n) for n in numbers.values()}) > 1:
-    raise UserError(f'attribute {prompts.attribute.name}: the records of the arm rewording need '
-                    'the same numbers of rewordings for every template of the prompts, no others')
+  wanted = sorted(set().union(*numbers.values()))
+  for template in dict.fromkeys([*prompts.templates, *numbers]):
+    if template not in prompts.templates or numbers.get(template) != wanted:
+      raise UserError(
+        f'attribute {prompts.attribute.name}: template {template!r} has the rewordings '
+        f'{numbers.get(template, [])}, the records have {wanted} in all: the records of the arm '
+        'rewording need the same numbers for every template of the prompts, and no other template')
   return dataclasses.replace(prompts, reworded=reworded, rewordings=tuple(
     tuple(place[t, k] for k in numbers[t]) for t in prompts.templates))
 

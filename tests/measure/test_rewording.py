@@ -122,8 +122,12 @@ def test_the_sentence_says_what_the_contrast_says(corrected, within, difference,
   assert said in line and f'p = {p}' in line
 
 
-def test_an_arm_that_lacks_a_template_is_refused():
+@pytest.mark.parametrize(('number', 'words'), [
+  (0, r'template 0 has the rewordings \[\], the records have \[1, 2, 3\]'),
+  (2, r'template 0 has the rewordings \[1, 3\], the records have \[1, 2, 3\]')])
+def test_an_arm_that_lacks_a_template_is_refused(number, words):
   attribute = load_attribute('country')
-  rows = [r for r in records(attribute, 1, 0) if 'arm' not in r or r['template']]
-  with pytest.raises(UserError, match='every template of the prompts'):
+  rows = [r for r in records(attribute, 1, 0)
+          if 'arm' not in r or r['template'] or number not in (0, r['rewording'])]
+  with pytest.raises(UserError, match=words):
     measure_records(read_records(rows), attribute, ['recorded:s'], permutations=9)
