@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairjax.config import MeasureConfig, SampleConfig, parse_threshold
 from fairjax.counterfactual import Attribute
 from fairjax.errors import UserError, unknown_name
-from fairjax.files import atomic_write, refuse_existing
+from fairjax.files import FolderLock, atomic_write, refuse_existing
 from fairjax.run.next_token import (
   carry_next_token,
   next_token_file,
@@ -182,7 +182,9 @@ def report_records(
       generations, scores, coupled=measures['coupled'])
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
     log(f'{name}: {len(generations):,} records measured')
-  return write_report(directory, rows=rows, attribute=attribute.name, distributions=distributions)
+  with FolderLock(directory, log):
+    return write_report(
+      directory, rows=rows, attribute=attribute.name, distributions=distributions)
 
 
 def scores_folder(directory: str | os.PathLike, name: str) -> pathlib.Path:
