@@ -8,7 +8,6 @@ reads and overrides configurations.
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -445,6 +444,9 @@ def parse_threshold(text: str) -> tuple[str, float]:
                   'baseline:SHARE with a share in (0, 1)')
 
 
+_LARGEST = 3.4e38  # float32's
+
+
 def parse_decoding(name: str) -> tuple[str, float]:
   """Reads `average:0.5` (strength in [0, 1]) or `steer:1` (finite, >= 0)."""
   method, _, value = name.partition(':')
@@ -454,7 +456,7 @@ def parse_decoding(name: str) -> tuple[str, float]:
     strength = float(value)
   except ValueError:
     strength = math.nan
-  if not 0 <= strength <= (1 if method == 'average' else sys.float_info.max):
+  if not 0 <= strength <= (1 if method == 'average' else _LARGEST):
     raise UserError(f"strength of '{name}' must be " + (
       'in [0, 1], e.g. average:0.5' if method == 'average' else 'finite and >= 0, e.g. steer:1'))
   return method, strength

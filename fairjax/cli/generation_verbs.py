@@ -135,7 +135,7 @@ def _sample_run(options: argparse.Namespace) -> None:
     raise UserError(f'--output={options.output} is a file: of a run it is a folder, which gets one '
                     'file a model')
   attribute = _attribute(options, options.attribute)
-  job = open_job(options)
+  job = open_job(options, only_read=True)
   sample = dataclasses.replace(job.config.sample, **field_values(options, SampleConfig))
   for path in sample_attribute(job, attribute, options.output, sample,
                                coupled=not options.independent, rewordings=options.rewordings):

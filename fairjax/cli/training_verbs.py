@@ -220,7 +220,7 @@ def _export(options: argparse.Namespace) -> None:
       'a folder: name one without .safetensors' if file else
       'a file: let its name end in .safetensors'))
   from fairjax.run.export import export_folder, export_published, export_reference
-  job = open_job(options, config=config)
+  job = open_job(options, config=config, only_read=True)
   card = {'license': options.license, 'languages': options.language, 'datasets': options.dataset}
   if form == 'published':
     export_published(job, model=options.model, output=options.output, dtype=options.dtype,
@@ -250,7 +250,7 @@ def _select_options(parser: argparse.ArgumentParser) -> None:
 
 def _select(options: argparse.Namespace) -> None:
   from fairjax.report.sections import RELEVANCE, select_model, selection_section
-  job = open_job(options, log=log_line)
+  job = open_job(options, log=log_line, only_read=True)
   share = options.relevance_share
   found = select_model(
     job.rows(), share=job.config.measure.relevance_share if share is None else share,

@@ -96,12 +96,12 @@ def start_run(options: argparse.Namespace) -> Config:
 
 
 def open_job(options: argparse.Namespace, *, log: Callable[[str], None] = print_line,
-             config: Config | None = None) -> 'Job':
+             config: Config | None = None, only_read: bool = False) -> 'Job':
   """Opens the workdir, which from here on belongs to the config (by default of `start_run`)."""
   # `log` is `log_line` where the verb prints a result.
   config = config or start_run(options)
   from fairjax.run.job import Job
-  return Job(config, options.workdir, log=log)
+  return Job(config, options.workdir, log=log, only_read=only_read)
 
 
 def open_training(options: argparse.Namespace, *, until: str | None = None,

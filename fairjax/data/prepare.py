@@ -36,6 +36,7 @@ from fairjax.config import (
   FILE_SOURCES,
   MACHINE_FIELDS,
   PLANTED_SOURCES,
+  STAGES,
   TFDS_SOURCES,
   WIKITEXT_SOURCES,
   Config,
@@ -155,7 +156,9 @@ def _make_stores(
         tokenize=tokenize, size=corpus.size(split),
         order_seed=corpus.data.seed if split == 'train' else None, counts=counts, log=log)
     if split == 'train' and not store.matches:
-      raise _no_sensitive_token(attribute, store)
+      if config.until == STAGES[-1]:
+        raise UserError(_no_sensitive_token(corpus, store))
+      log(f'[data] WARNING: {_no_sensitive_token(corpus, store)}')
     sensitive = write_sensitive_store(directory / f'{split}{SENSITIVE}', store)
     stores += [store, sensitive]
     normalised[split] = dict(store.normalised)
@@ -175,14 +178,16 @@ def _make_stores(
   return stores, {'normalised': normalised, 'documents_in_train': in_train}
 
 
-def _no_sensitive_token(attribute: Attribute, store: TokenStoreInfo) -> UserError:
+def _no_sensitive_token(corpus: Corpus, store: TokenStoreInfo) -> str:
+  attribute = corpus.attribute
   values = ', '.join(attribute.value_texts[:5]) + (', ...' if len(attribute.values) > 5 else '')
-  hint = 'choose an attribute that the text mentions (--config.attribute=...) or more text'
+  hint = (f'delete {corpus.directory} and choose an attribute that the text mentions '
+          '(--config.attribute=...) or more text')
   if store.unaligned:
-    hint = (f'{store.unaligned} are inside other tokens or unknown words: use '
-            '--config.data.vocabulary=sentencepiece, or tokenised text')
-  return UserError(f'the training documents hold no sensitive token of attribute '
-                   f"'{attribute.name}' ({values}): {hint}")
+    hint = (f'{store.unaligned} are inside other tokens or unknown words: delete '
+            f'{corpus.directory} and use --config.data.vocabulary=sentencepiece, or tokenised text')
+  return (f"the training documents hold no sensitive token of attribute '{attribute.name}' "
+          f'({values}): {hint}')
 
 
 def _report(store: TokenStoreInfo, sensitive: TokenStoreInfo, in_train: int,

@@ -244,6 +244,9 @@ def _sample_missing(
         temperature=sample.temperature, eos_id=vocabulary.eos_id,
         end_ids=vocabulary.end_ids, stop_ids=stop_ids, values=values,
         coupled=coupled, batch_size=batch_size, prefix_len=longest, mesh=mesh)
+      if tokens.max(initial=0) >= vocabulary.size:  # argmax of what is not finite
+        raise UserError(f'{model} gives a next token no finite probability: its training diverged, '
+                        'or what changes it at decoding time is too strong')
       new, sizes = [], []
       for row, value in enumerate(values):
         for column, number in enumerate(samples):

@@ -438,6 +438,9 @@ def export_published(
   if processes.share(processes.is_first() and files_digest(files, {}) != job.published.digest):
     raise UserError(f'{source} is not the model that {job.workdir} began with: its config.json or '
                     'weights have changed; put the old ones back')
+  if files.vocabulary(chat=job.config.pretrained.chat).fingerprint != job.vocabulary.fingerprint:
+    raise UserError(f'{source} has another tokenizer than {job.workdir} was trained with: put the '
+                    'old one back')
   params = job.adapters(found) if adapter else job.params(found)
   with atomic_folder(output) if processes.is_first() else contextlib.nullcontext() as folder:
     if adapter:

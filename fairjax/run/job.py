@@ -231,8 +231,10 @@ class Job(Run):
   # first process writes files and log lines.
 
   def __init__(
-    self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line
+    self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line,
+    only_read: bool = False,
   ):
+    """Opens the workdir; `only_read`: for methods that write nothing in it."""
     place = pathlib.Path(workdir)
     super().__init__(*locate(config, place), log if processes.is_first() else lambda line: None)
     _ = self.attribute  # an unknown one is refused before anything is written
@@ -242,12 +244,22 @@ class Job(Run):
     self._shared = SharedModels()
     self._lock = FolderLock(self.workdir, self.log)
     if processes.is_first():
-      open_workdir(self.workdir, self.config, self._lock, self.log)
+      open_workdir(self.workdir, self.config, self._lock, self.log, only_read=only_read,
+                   check=self._check_measures)
     check_shared(self.workdir)
+
+  def _check_measures(self, changed: set[str]) -> None:
+    """Loads other scorers and another encoder, so that one that cannot be changes nothing."""
+    from fairjax.measure.similarity import load_encoder
+    if 'measure.scorers' in changed:
+      for name in self.config.measure.scorers:
+        load_run_scorer(name, self.config, self.workdir, self.log)
+    if 'measure.encoder' in changed and self.config.measure.encoder:
+      load_encoder(self.config.measure.encoder)
 
   def run(self) -> None:
     """Does everything that is not done yet."""
-    if processes.share(processes.is_first() and inventory.is_finished(self.workdir, self.log)):
+    if processes.share(processes.is_first() and self._is_finished()):
       return
     with self.locked():
       _ = self._scorers, self._encoder  # a file that one lacks is an error before the training
@@ -260,6 +272,11 @@ class Job(Run):
           self.workdir, fairjax.__version__, self.prepared,
           [self.read_measures(model, heldout=heldout) for model, heldout in self.measured])
       processes.share()
+
+  def _is_finished(self) -> bool:
+    if (self.workdir / inventory.DONE).exists():
+      inventory.check_inputs_kept(self.config, self.workdir, self.log)
+    return inventory.is_finished(self.workdir, self.log)
 
   def ending(self) -> list[str]:
     """What a finished run found: the verdict on its baseline, the best model, the file to open."""

@@ -12,7 +12,13 @@ from fairjax.config import Config
 from fairjax.data.corpus import describe_file, known_digests
 from fairjax.errors import UserError
 from fairjax.files import read_sealed_json, write_sealed_json
-from fairjax.run.workdir import began_with, files_digest, open_published, published_file
+from fairjax.run.workdir import (
+  began_with,
+  files_digest,
+  is_begun,
+  open_published,
+  published_file,
+)
 from fairjax.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -41,8 +47,9 @@ def published_model(config: Config, workdir: pathlib.Path) -> PublishedModel:
   """The published model of a run; its files are read the first time."""
   from fairjax.model.decoder import DecoderConfig
   path = published_file(config, workdir)
-  if processes.is_first() and not path.exists():
+  if processes.is_first() and not (path.exists() and is_begun(path.parent)):
     files = open_published(config.pretrained.model)
+    run_decoder(config, files.decoder)  # what it refuses is not kept
     described = [describe_file(weights, {}) for weights in files.weights]
     write_sealed_json(path, {
       'source': config.pretrained.model, 'config': dataclasses.asdict(files.decoder),

@@ -75,7 +75,8 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
     saved = read_config_json(workdir / 'config.json')
     began = saved.get('attribute')
     if (isinstance(began, str) and not saved.get('step1_from') and not config.step1_from
-        and config.data.source != 'planted' and _stem(began) != _stem(config.attribute)):
+        and (workdir / 'lm').exists() and config.data.source != 'planted'
+        and _stem(began) != _stem(config.attribute)):
       _refuse_changes(workdir, saved, config, but=('attribute',))
       return locate(dataclasses.replace(config, step1_from='../..'),
                     workdir / ATTRIBUTES / _stem(config.attribute))
@@ -92,7 +93,8 @@ def locate(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Path]
 def is_begun(workdir: pathlib.Path) -> bool:
   """Whether a run has made something here: a start that failed before that claims no folder."""
   def shown(folder: pathlib.Path) -> list[pathlib.Path]:  # these precede the data
-    return [x for x in folder.iterdir() if not x.name.startswith(('.', 'lexicon_', 'inputs.json'))]
+    return [x for x in folder.iterdir()
+            if not x.name.startswith(('.', 'lexicon_', 'inputs.json', 'pretrained.json'))]
 
   return (workdir / 'config.json').is_file() and any(
     x.name != 'config.json' and (not x.is_dir() or shown(x)) for x in shown(workdir))
@@ -178,14 +180,17 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
   if config.data.source == 'planted' and 'attribute' in refused:
     refused['attribute'] += f' ({_PLANTED})'
   if refused:
-    concerned, other = {name.partition('.')[0] for name in refused}, 'another --workdir'
+    concerned, other = {name.partition('.')[0] for name in refused}, 'use another --workdir'
     if concerned == {'sample'}:
-      other = ('fairjax sample --attribute=A --output=DIR, which asks the trained models again, '
-               'another --workdir')
+      other = ('use fairjax sample --attribute=A --output=DIR, which asks the trained models '
+               'again, another --workdir')
     elif concerned.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
       other += f' with --config.step1_from={workdir.resolve()}, which trains no step 1 again'
+    elif sections.issuperset(STAGES) and (workdir / 'data').exists():
+      other = f'delete {workdir / "data"}, on which no stage has trained yet, {other}'
     raise UserError(f'{workdir} belongs to a run with another configuration: '
-                    f'{"; ".join(refused.values())}. Use {other}, or the saved values')
+                    f'{"; ".join(refused.values())}. {other[:1].upper()}{other[1:]}, or use the '
+                    'saved values')
   return changed
 
 
@@ -220,6 +225,26 @@ def _moved(
   return found
 
 
+def check_inputs_kept(config: Config, workdir: pathlib.Path, log: Callable[[str], None]) -> None:
+  """Refuses a finished run whose attribute, text or published model has other content now."""
+  path = data_folder(config, workdir) / 'inputs.json'
+  saved = read_sealed_json(path, again=f'delete {path.parent} and run again') if (
+    path.is_file()) else {}
+  fields = {'attribute'} if 'attribute' in saved else set()
+  if config.data.source in FILE_SOURCES:
+    fields |= {f'data.{split}' for split in saved.get('files', {}) if getattr(config.data, split)}
+  if config.pretrained.model and published_file(config, workdir).exists():
+    fields.add('pretrained.model')
+  try:
+    changed = fields - _moved(fields, workdir, config.attribute, config)
+  except UserError as e:  # they may be gone: what was made of them is here
+    log(f'WARNING: what {workdir} was made of cannot be compared: {e}')
+    return
+  if changed:
+    raise UserError(f'{workdir} is finished, but the files of {", ".join(sorted(changed))} have '
+                    'changed since: put the old ones back, or use another --workdir')
+
+
 # The files of a published model, which a run knows by their content.
 
 def published_file(config: Config, workdir: pathlib.Path) -> pathlib.Path:
@@ -250,9 +275,14 @@ def files_digest(files: 'ModelFiles', known: Mapping[tuple, str]) -> str:
 
 
 def open_workdir(
-  workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None]
+  workdir: pathlib.Path, config: Config, lock: FolderLock, log: Callable[[str], None], *,
+  only_read: bool = False, check: Callable[[set[str]], object] = lambda fields: None,
 ) -> None:
-  """Writes `config.json` until a run has made something; later compares it."""
+  """Writes `config.json` until a run has made something; later compares it.
+
+  `only_read`: writes and removes nothing. `check` gets the changed fields first; what it raises
+  leaves everything as it is.
+  """
   path, current = workdir / 'config.json', to_dict(config)
   done, stale = list[pathlib.Path](), list[pathlib.Path]()
   if workdir.exists() and not workdir.is_dir():
@@ -260,8 +290,9 @@ def open_workdir(
   check_brackets(workdir / _stem(config.attribute))  # which folders of step 3 begin with
   if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), current)):
     changed = _refuse_changes(workdir, read_config_json(path), config)
-    if not changed and _is_as_written(path, log):
+    if only_read or not changed and _is_as_written(path, log):
       return
+    check(set(changed))
     fields = set(changed).difference(MACHINE_FIELDS)
     done = [workdir / 'DONE'] if fields else []
     if any(name.startswith(('sample.', 'measure.'))
@@ -277,6 +308,8 @@ def open_workdir(
     if found:
       raise UserError(f'--workdir={workdir} holds {found[0]} but no config.json, so it is no '
                       "run's: name a new folder, or put its config.json back")
+  if only_read:
+    return
   with lock:
     for place in (*done, *stale):  # first, so that a kill leaves no measures of the old values
       if place.is_dir():
@@ -392,6 +425,10 @@ def write_inventory(
     for name, described in prepared.store(split).files.items()}
   for saved in measures:
     expected |= saved['sources']
+  if prepared.config.holdout and prepared.directory.parent == workdir:
+    digests = prepared.corpus.holdout().digests
+    expected |= {f'{prepared.directory.name}/holdout/{split}.jsonl': digest
+                 for split, digest in zip(('valid', 'test'), digests, strict=True)}
   for name in [n for n in found if n.endswith(f'/{DONE}')]:
     stage = pathlib.Path(name).parent
     if digest := (read_done(workdir / stage) or {}).get('metrics'):

@@ -131,6 +131,10 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
       writer.close()
       if hasattr(batches, 'close'):  # threads of tf.data
         batches.close()
+    if not math.isfinite(last.get('loss', 0.0)):
+      raise Fault(f'[{stage.name}] the validation loss after step {end} is not finite: the model '
+                  'has diverged. A lower learning_rate, a longer warmup_steps or a smaller '
+                  'clip_norm helps, in another --workdir')
     with watch.part('end'):
       skipped = int(state.guard.total)
       write_done(stage.directory, step=end, digest=params_digest(state.params),

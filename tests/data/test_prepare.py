@@ -9,12 +9,13 @@ import pytest
 from split_files import COUNTRY, line_data, peak_of, prepare
 from tiny_runs import contents
 
-from fairjax.config import DataConfig
+from fairjax.config import Config, DataConfig
 from fairjax.counterfactual import TextMatcher, load_attribute
 from fairjax.data import corpus, token_store
 from fairjax.data import prepare as prepare_module
 from fairjax.data.corpus import SPLITS
 from fairjax.data.data_check import check_prepared
+from fairjax.data.prepare import prepare_data
 from fairjax.errors import UserError
 from fairjax.files import file_sha256
 from fairjax.vocabulary import build_word_vocabulary
@@ -191,8 +192,12 @@ def test_values_in_unknown_words_are_counted_too(tmp_path):
     assert sum(found) == sum(len(TextMatcher(COUNTRY).find(t)) for t in texts[split])
   assert any('valid: 2 sensitive tokens are inside other tokens or unknown words' in x
              for x in lines)
-  with pytest.raises(UserError, match='1 are inside other tokens or unknown words: use'):
-    prepare(files(tmp_path, texts | {'train': ['a a Chile.com']}, vocab_size=4), tmp_path / 'none')
+  data = files(tmp_path, texts | {'train': ['a a Chile.com']}, vocab_size=4)
+  with pytest.raises(UserError, match=f'1 are inside other .*: delete {tmp_path}/none and use'):
+    prepare(data, tmp_path / 'none')
+  lines = []  # of language models alone
+  prepare_data(Config(data=data, until='lm'), tmp_path / 'lm', attribute=COUNTRY, log=lines.append)
+  assert any(line.startswith('[data] WARNING: the training documents hold no') for line in lines)
 
 
 def test_a_value_is_kept_and_found_as_the_text_writes_it(tmp_path):

@@ -237,6 +237,12 @@ def test_other_prefixes_share_the_program_of_the_attributes_own(params, vocabula
   assert sizes[0] == sizes[1] > 0
 
 
+def test_a_model_that_has_diverged_is_one_line(run, params, tmp_path, monkeypatch):
+  monkeypatch.setitem(params, 'embedding', np.nan * np.asarray(params['embedding']))
+  with pytest.raises(UserError, match='base gives a next token no finite probability'):
+    run()
+
+
 @pytest.mark.parametrize('change, field', [
   ({'card': {'parent': 'y'}}, 'card.parent: x -> y'),
   ({'model': 'other'}, 'model: base -> other'),

@@ -110,6 +110,18 @@ def test_prompts_with_words_that_the_models_do_not_know_are_announced(tmp_path):
   assert '400 of 400 prefixes of country' in lines[1]
 
 
+@pytest.mark.tf
+def test_what_only_reads_or_cannot_be_done_leaves_a_finished_run_as_it_is(
+    finished, tmp_path, refused):
+  before = contents(finished)
+  for changes in ({'measure__scorers': "('bert:typo',)"}, {'measure__encoder': 'minilm:typo'}):
+    refused(_arguments('run', finished, **changes), 'typo')
+  words = _arguments('models export', finished, measure__permutations=7)
+  assert main([*words, '--model=baseline', f'--output={tmp_path / "out"}']) == 0
+  assert main(_arguments('models select', finished, measure__permutations=7)) == 0
+  assert contents(finished) == before
+
+
 @pytest.mark.parametrize(('changes', 'words'), [
   ({'debias__batch_size': 4000}, "split 'train.*' holds .* too few for one batch"),
   ({'data__vocab_size': 310, 'debias__pieces_per_branch': 1},

@@ -236,13 +236,18 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
       (['--model=nobody'], "model 'nobody'")):
     refused(exporting(files, finished, tmp_path / 'out', *options), words)
   weights = files / 'model' / 'model.safetensors'
-  before, state = weights.read_bytes(), weights.stat()
+  before, state, tokens = weights.read_bytes(), weights.stat(), files / 'model' / 'tokenizer.json'
+  tokenizer = tokens.read_text()
   try:
     weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
     os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))  # as if nothing were new
     refused(exporting(files, finished, tmp_path / 'out'), 'weights have changed')
+    weights.write_bytes(before)
+    tokens.write_text(json.dumps(json.loads(tokenizer) | {'normalizer': {'type': 'Lowercase'}}))
+    refused(exporting(files, finished, tmp_path / 'out'), 'another tokenizer than')
   finally:
     weights.write_bytes(before)
+    tokens.write_text(tokenizer)
   assert not list(tmp_path.iterdir())
 
 
@@ -412,3 +417,4 @@ def test_rows_and_layers_that_the_model_lacks_are_refused(
   copied(copy / 'model', GOLDEN / family, eos_token_id=2)
   refused(command(copy, tmp_path / 'w', **changes), words)
   assert not (tmp_path / 'w' / 'data').exists()
+  assert not (tmp_path / 'w' / 'pretrained.json').exists()

@@ -20,6 +20,7 @@ from fairjax.model import language_model
 from fairjax.report.differences import SCHEMA
 from fairjax.run.workdir import (
   check_devices,
+  check_inputs_kept,
   check_sources,
   file_digests,
   is_finished,
@@ -76,6 +77,29 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   assert (tmp_path / 'config.json').read_bytes() == before
 
 
+def test_reading_and_what_cannot_be_loaded_change_nothing(tmp_path):
+  claimed(tmp_path)
+  for name in ('lm', 'measures'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'x.json').touch()
+  (tmp_path / 'DONE').touch()
+  before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
+  other = dataclasses.replace(CONFIG, measure=dataclasses.replace(
+    CONFIG.measure, permutations=7, scorers=('vader', 'bert:typo')))
+  lock = FolderLock(tmp_path, print)
+  open_workdir(tmp_path, other, lock, print, only_read=True)
+
+  def fail(changed):
+    assert changed == {'measure.permutations', 'measure.scorers'}
+    raise UserError('no such scorer')
+
+  with pytest.raises(UserError, match='no such scorer'):
+    open_workdir(tmp_path, other, lock, print, check=fail)
+  assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')} == before
+  claimed(tmp_path, other)
+  assert not list((tmp_path / 'measures').iterdir()) and not (tmp_path / 'DONE').exists()
+
+
 def test_files_of_the_corpus_may_move_but_not_change(tmp_path):
   def config(folder, content):
     (tmp_path / folder).mkdir()
@@ -90,6 +114,15 @@ def test_files_of_the_corpus_may_move_but_not_change(tmp_path):
   (tmp_path / 'w' / 'data' / 'vocabulary').mkdir()
   (line,) = claimed(tmp_path / 'w', config('new', 'a'))
   assert 'goes on with data.t' in line
+  # Where the run is finished too.
+  check_inputs_kept(old, tmp_path / 'w', print)
+  (tmp_path / 'old' / 'text').write_text('b')
+  with pytest.raises(UserError, match='files of .*data.train.* have changed'):
+    check_inputs_kept(old, tmp_path / 'w', print)
+  (tmp_path / 'old' / 'text').unlink()
+  lines = []
+  check_inputs_kept(old, tmp_path / 'w', lines.append)
+  assert 'cannot be compared' in lines[0]
   with pytest.raises(UserError, match='another configuration: data.t'):
     claimed(tmp_path / 'w', config('other', 'b'))
   wikitext = [dataclasses.replace(CONFIG, data=DataConfig('wikitext2', manual_dir=x)) for x in 'ab']
@@ -327,7 +360,7 @@ def write(workdir, *, tokens='content of data/train/tokens.bin', sources=None):
   """Writes DONE for a run whose store of `train` has these tokens."""
   store = SimpleNamespace(files={'tokens.bin': {'sha256': sha256(tokens.encode()).hexdigest()}})
   prepared = SimpleNamespace(directory=workdir / 'data', manifest={'splits': {'train': {}}},
-                             store={'train': store}.__getitem__)
+                             store={'train': store}.__getitem__, config=DataConfig())
   write_inventory(workdir, '1.2.3', prepared, [{'sources': sources or {}}])
 
 

@@ -331,6 +331,13 @@ def poison():
   steps.make_lm_step.cache_clear()
 
 
+def test_a_stage_whose_model_is_not_finite_at_the_end_is_not_done(tmp_path, monkeypatch):
+  monkeypatch.setattr(Curriculum, '_evaluate_lm', lambda *_, **__: {'loss': math.nan})
+  with pytest.raises(Fault, match=f'validation loss after step {CONFIG.lm.steps} is not finite'):
+    _train(_curriculum(tmp_path), 'lm')
+  assert not (tmp_path / 'lm' / 'DONE').exists()
+
+
 @pytest.mark.tf
 @pytest.mark.usefixtures('poison')
 class TestSkippedUpdates:
