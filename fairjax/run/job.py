@@ -246,7 +246,8 @@ class Job(Run):
     if processes.is_first():
       open_workdir(self.workdir, self.config, self._lock, self.log, only_read=only_read,
                    check=self._check_measures)
-    check_shared(self.workdir)
+    if processes.share(not only_read or self.workdir.is_dir()):
+      check_shared(self.workdir)
 
   def _check_measures(self, changed: set[str]) -> None:
     """Loads other scorers and another encoder, so that one that cannot be changes nothing."""

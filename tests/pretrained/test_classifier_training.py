@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from command_words import changed
 from golden_models import GOLDEN
 from safetensors.numpy import load_file
 
@@ -43,8 +44,8 @@ def run(*arguments):
 
 
 def command(data, output, *more):
-  return ['models', 'classifier', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv',
-          f'--output={output}', *SMALL, *more]
+  return changed(['models', 'classifier', f'--data={data}/train.tsv', f'--dev={data}/dev.tsv',
+                  f'--output={output}', *SMALL], [*map(str, more)])
 
 
 def train(*arguments):
@@ -193,11 +194,12 @@ def test_five_classes_and_trees(tmp_path, capsys, refused, found):
   rows = [(0, 'awful'), (1, 'bad'), (2, 'odd'), (3, 'good'), (4, 'superb')]
   path.write_text(''.join(f'({label} (2 film) ({label} {word}))\n' for label, word in rows * 12))
   out = tmp_path / 'five'
-  options = ['models', 'classifier', f'--data={path}', f'--dev={path}', '--classes=5', *SMALL,
-             '--batch_size=4']
-  assert run(*options, f'--output={tmp_path / "phrases"}', '--phrases', '--epochs=1') == 0
+  options = ['models', 'classifier', f'--data={path}', f'--dev={path}', '--classes=5',
+             *changed(SMALL, ['--batch_size=4', '--epochs=12'])]
+  assert run(*changed(options, ['--epochs=1']), f'--output={tmp_path / "phrases"}', '--phrases'
+             ) == 0
   assert '11 training texts (0 neutral and 169 repeated' in capsys.readouterr().err
-  assert run(*options, f'--output={out}', '--epochs=12') == 0
+  assert run(*options, f'--output={out}') == 0
   assert '60 training texts' in capsys.readouterr().err
   evaluate = ['scorers', 'evaluate', f'--data={path}', '--classes=5']
   (rated,) = found(*evaluate, f'--model={out}')['scorers'].values()

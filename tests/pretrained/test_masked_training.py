@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_words import changed
 from golden_models import GOLDEN
 from masked_cases import SENTENCES, new_start, rows_of, stop_before
 from safetensors.numpy import load_file
@@ -31,8 +32,8 @@ def run(*arguments):
 
 
 def command(text, workdir, *more, sizes=NEW):
-  return ['models', 'masked-lm', f'--data={text}', f'--valid={text}', f'--workdir={workdir}',
-          *sizes, *SMALL, *more]
+  return changed(['models', 'masked-lm', f'--data={text}', f'--valid={text}',
+                  f'--workdir={workdir}', *sizes, *SMALL], [*map(str, more)])
 
 
 def train(*arguments, **sizes):
@@ -189,8 +190,8 @@ def test_corpus_and_pronouns(tmp_path, refused, found):
   assert len((folder / 'train.txt').read_text().splitlines()) == 200
   assert len((folder / 'valid.txt').read_text().splitlines()) == 10
   assert run('models', 'masked-lm', f'--data={folder}/train.txt', f'--workdir={tmp_path}/mlm',
-             *NEW, *SMALL, '--vocab_size=400', '--max_length=24', '--steps=2', '--cda=two',
-             f'--names={folder}/names.txt') == 0
+             *changed([*NEW, *SMALL], ['--vocab_size=400', '--max_length=24', '--steps=2']),
+             '--cda=two', f'--names={folder}/names.txt') == 0
   card = json.loads((tmp_path / 'mlm' / 'card.json').read_text())
   cda = card['plan']['source']['cda']
   assert cda['sided'] == 'two' and cda['changed'] > 150 and cda['words']['(name)'] > 10

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_words import changed
 from golden_models import ATTRIBUTE, GOLDEN, MORE, lm_logits, oracle_kl, padded, vocab_size
 from model_oracle import continuation_logits
 
@@ -188,7 +189,7 @@ def test_the_next_token_stands_beside_the_records_and_in_what_is_measured(
     assert cli.main(sample) == 0 and sidecar.read_bytes() == content
 
   # More samples are other records: it is written for them.
-  assert cli.main([*sample, '--samples=5']) == 0 and sidecar.read_bytes() != content
+  assert cli.main(changed(sample, ['--samples=5'])) == 0 and sidecar.read_bytes() != content
   assert found(*measure)['next_token_divergence'] == divergence
 
   # In another form it goes along, and a report of records shows it.
