@@ -448,7 +448,7 @@ _LARGEST = 3.4e38  # float32's
 
 
 def parse_decoding(name: str) -> tuple[str, float]:
-  """Reads `average:0.5` (strength in [0, 1]) or `steer:1` (finite, >= 0)."""
+  """Reads `average:0.5` (strength in [0, 1]) or `steer:1` (from 0 to the largest float32)."""
   method, _, value = name.partition(':')
   if method not in DECODE_TIME_METHODS:
     raise unknown_name('method', method, DECODE_TIME_METHODS)
@@ -458,7 +458,8 @@ def parse_decoding(name: str) -> tuple[str, float]:
     strength = math.nan
   if not 0 <= strength <= (1 if method == 'average' else _LARGEST):
     raise UserError(f"strength of '{name}' must be " + (
-      'in [0, 1], e.g. average:0.5' if method == 'average' else 'finite and >= 0, e.g. steer:1'))
+      'in [0, 1], e.g. average:0.5' if method == 'average' else
+      f'from 0 to {_LARGEST:g}, e.g. steer:1'))
   return method, strength
 
 

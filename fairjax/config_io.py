@@ -290,8 +290,8 @@ def _parse(text: str, kind: Any, what: str) -> Any:
   except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
     name = str(kind) if typing.get_args(kind) else kind.__name__
     shown = text if len(text) <= 80 else f'{text[:80]}...'
-    raise UserError(f"{what}: '{shown}' is not a valid {name}"
-                    + '; none: ()' * (not text and kind not in (int, float, bool))) from None
+    hint = '; for none give ()' if not text and typing.get_args(kind) else ''
+    raise UserError(f"{what}: '{shown}' is not a valid {name}{hint}") from None
 
 
 def _coerce(value: Any, kind: Any, what: str) -> Any:

@@ -156,9 +156,10 @@ def _make_stores(
         tokenize=tokenize, size=corpus.size(split),
         order_seed=corpus.data.seed if split == 'train' else None, counts=counts, log=log)
     if split == 'train' and not store.matches:
+      fault = _no_sensitive_token(corpus, store)
       if config.until == STAGES[-1]:
-        raise UserError(_no_sensitive_token(corpus, store))
-      log(f'[data] WARNING: {_no_sensitive_token(corpus, store)}')
+        raise UserError(fault)
+      log(f'[data] WARNING: step 3 will lack text: {fault}')
     sensitive = write_sensitive_store(directory / f'{split}{SENSITIVE}', store)
     stores += [store, sensitive]
     normalised[split] = dict(store.normalised)

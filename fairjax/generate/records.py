@@ -158,7 +158,7 @@ def read_records(
         continue
       record = msgspec.structs.asdict(record)
     if isinstance(record, dict):
-      record = _read_numbers(record, counts)
+      record = _of_frame(record, counts)
       if complete is not None:
         record = complete(record, where)
     record = check_record(record, where, counts=counts)
@@ -381,8 +381,8 @@ def check_record(
   return record
 
 
-def _read_numbers(record: dict[str, Any], counts: collections.Counter) -> dict[str, Any]:
-  """The record with the nulls and whole numbers that a data frame made floats."""
+def _of_frame(record: dict[str, Any], counts: collections.Counter) -> dict[str, Any]:
+  """The record with the nulls and whole numbers that data frames turn into floats."""
   for name in _ABSENT_IF_EMPTY:
     if name in record and _is_null(record[name]):
       record[name] = None
@@ -395,7 +395,7 @@ def _read_numbers(record: dict[str, Any], counts: collections.Counter) -> dict[s
 
 
 def _whole(text: str) -> int | None:
-  """The whole number of a text; in a data frame in which one was missing it ends in .0."""
+  """The whole number of a text, or None; `.0` comes from a data frame that lacked some."""
   found = re.fullmatch(r'\s*(-?[0-9]{1,19})(\.0)?\s*', text)
   return int(found[1]) if found else None
 

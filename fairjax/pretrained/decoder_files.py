@@ -70,7 +70,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
   try:
     config = (_gpt2(content) if family == 'gpt2' else _neox(content, where)
               if family == 'gpt_neox' else _rotary(family, content, where))
-    turned = 2 * rotary_frequencies(config, False)[0].size if config.rope_theta else 0
+    rotated = 2 * rotary_frequencies(config, False)[0].size if config.rope_theta else 0
   except UserError:  # a ValueError too
     raise
   except KeyError as e:
@@ -90,7 +90,7 @@ def read_decoder_config(content: Mapping[str, Any], *, where: str = 'config.json
       config.layer_norm and config.model_dim % config.num_heads):
     raise UserError(f'{where}: {config.num_heads} heads fit neither width {config.model_dim} nor '
                     f'{config.num_kv_heads} heads of keys')
-  if turned > config.head_dim:
+  if rotated > config.head_dim:
     raise UserError(f'{where}: more dimensions of a head would be rotated than its '
                     f'{config.head_dim}: a share of at most 1, and even sizes, are needed')
   if config.activation not in ACTIVATIONS:
@@ -215,7 +215,8 @@ def _windows(family, c, where):
   """Tokens that each layer sees; 0: all."""
   if family in ('llama', 'olmo2'):
     return ()
-  size, layers = c.get('sliding_window', 4096) or 0, c['num_hidden_layers']
+  size = c.get('sliding_window', 0 if family == 'smollm3' else 4096) or 0
+  layers = c['num_hidden_layers']
   kinds, used = c.get('layer_types'), c.get('use_sliding_window')
   if family.startswith('qwen') and not used:
     size = 0

@@ -390,11 +390,11 @@ def _add_fonts(figure) -> None:
       text.set_fontfamily(fonts)
 
 
-@functools.cache  # once for each such set
+@functools.cache  # once for each set of characters
 def _say_lacking(characters: str) -> None:
-  write_line(f'figures: no installed font has {len(characters)} of their characters, such as '
-             f"'{characters[0]}', which are drawn as boxes: install one, e.g. Noto Sans",
-             sys.stderr)
+  """Names the characters that no installed font has."""
+  write_line(f'figures: {len(characters)} characters, such as {characters[0]!r}, are drawn as '
+             'boxes: no installed font has them; install one, e.g. Noto Sans', sys.stderr)
 
 
 def _lay_out(figure) -> None:

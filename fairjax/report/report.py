@@ -67,7 +67,7 @@ def write_report(
     The path of `report.md`.
 
   Raises:
-    UserError: the folder has such files, which are no report.
+    UserError: the folder has files of these names that are no report of fairjax.
   """
   directory, seeds, curves = pathlib.Path(directory), seeds or {}, curves or {}
   _check_folder(directory)
@@ -137,7 +137,7 @@ def write_report(
 
 
 def _check_folder(directory: pathlib.Path) -> None:
-  """A report replaces an earlier one and nothing else."""
+  """Refuses a folder that has such files, but no `report.json` of fairjax."""
   there = [name for name in ('report.json', 'index.html', 'report.md', 'summary.md')
            if (directory / name).exists()]
   try:

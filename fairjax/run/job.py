@@ -234,7 +234,7 @@ class Job(Run):
     self, config: Config, workdir: str | os.PathLike, *, log: Callable[[str], None] = print_line,
     only_read: bool = False,
   ):
-    """Opens the workdir; `only_read`: for methods that write nothing in it."""
+    """Opens the workdir; with `only_read` for methods that write nothing in it."""
     place = pathlib.Path(workdir)
     super().__init__(*locate(config, place), log if processes.is_first() else lambda line: None)
     _ = self.attribute  # an unknown one is refused before anything is written
@@ -250,7 +250,7 @@ class Job(Run):
       check_shared(self.workdir)
 
   def _check_measures(self, changed: set[str]) -> None:
-    """Loads other scorers and another encoder, so that one that cannot be changes nothing."""
+    """Loads new scorers and a new encoder: one that cannot be loaded is refused first."""
     from fairjax.measure.similarity import load_encoder
     if 'measure.scorers' in changed:
       for name in self.config.measure.scorers:

@@ -227,7 +227,8 @@ def _moved(
 
 def check_inputs_kept(config: Config, workdir: pathlib.Path, log: Callable[[str], None]) -> None:
   """Refuses a finished run whose attribute, text or published model has other content now."""
-  path = data_folder(config, workdir) / 'inputs.json'
+  from fairjax.data.prepare import INPUTS
+  path = data_folder(config, workdir) / INPUTS
   saved = read_sealed_json(path, again=f'delete {path.parent} and run again') if (
     path.is_file()) else {}
   fields = {'attribute'} if 'attribute' in saved else set()
@@ -237,7 +238,7 @@ def check_inputs_kept(config: Config, workdir: pathlib.Path, log: Callable[[str]
     fields.add('pretrained.model')
   try:
     changed = fields - _moved(fields, workdir, config.attribute, config)
-  except UserError as e:  # they may be gone: what was made of them is here
+  except UserError as e:  # files that are gone change no result
     log(f'WARNING: what {workdir} was made of cannot be compared: {e}')
     return
   if changed:
@@ -280,8 +281,8 @@ def open_workdir(
 ) -> None:
   """Writes `config.json` until a run has made something; later compares it.
 
-  `only_read`: writes and removes nothing. `check` gets the changed fields first; what it raises
-  leaves everything as it is.
+  `only_read` writes and removes nothing. `check` gets the changed fields before anything is
+  written; if it raises, nothing is.
   """
   path, current = workdir / 'config.json', to_dict(config)
   done, stale = list[pathlib.Path](), list[pathlib.Path]()

@@ -197,7 +197,7 @@ def test_values_in_unknown_words_are_counted_too(tmp_path):
     prepare(data, tmp_path / 'none')
   lines = []  # of language models alone
   prepare_data(Config(data=data, until='lm'), tmp_path / 'lm', attribute=COUNTRY, log=lines.append)
-  assert any(line.startswith('[data] WARNING: the training documents hold no') for line in lines)
+  assert any(line.startswith('[data] WARNING: step 3 will lack text: ') for line in lines)
 
 
 def test_a_value_is_kept_and_found_as_the_text_writes_it(tmp_path):

@@ -158,6 +158,11 @@ def test_the_numbers_and_nulls_of_data_frames_are_read(route, tmp_path):
     assert counts["values of field 'sample' (float) read as whole numbers"] == 1
 
 
+def test_columns_that_are_no_mapping_are_refused():
+  with pytest.raises(UserError, match=r"columns='a=prefix' is no mapping"):
+    list(read_records([RECORD], columns='a=prefix'))
+
+
 def test_two_scores_of_one_name_are_refused(tmp_path):
   rows = [RECORD | {'scores': {'x': 0.5}, 'scores.x': 0.25}]
   path = tmp_path / 'r.jsonl'

@@ -255,6 +255,8 @@ def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
     'type': 'yarn', 'factor': 2.0, 'mscale': 2.0, 'mscale_all_dim': 1.0}},
    {'rope_scaling': (2.0, 32.0, 1.0, 64.0, (0.2 * math.log(2) + 1) / (0.1 * math.log(2) + 1)),
     'windows': (5, 5, 5, 0), 'local_rope_theta': 500.0}),
+  ('smollm3', {'layer_types': ..., 'use_sliding_window': True, 'sliding_window': ...},
+   {'windows': ()}),
   ('smollm3', {'no_rope_layers': ..., 'layer_types': ..., 'use_sliding_window': True,
                'sliding_window': 5, 'pretraining_tp': 2, 'rope_parameters': ...},
    {'rotated': (1, 1, 0, 1), 'windows': (0, 0, 5, 0), 'rope_theta': 2e6, 'rope_scaling': ()}),

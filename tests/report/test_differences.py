@@ -12,7 +12,7 @@ from test_report import ATTRIBUTE, SCORERS, make_records, measured
 
 from fairjax.cli.main import main
 from fairjax.errors import UserError
-from fairjax.files import write_sealed_json
+from fairjax.files import FolderLock, write_sealed_json
 from fairjax.measure import SampleScores, VaderScorer, measure_fairness, measure_records
 from fairjax.measure.content import ContentOptions
 from fairjax.measure.similarity import load_encoder
@@ -258,3 +258,6 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, refused):
       ([str(tmp_path / 'none.jsonl')], 'not found')):
     refused(['report', '--records', *arguments, *options, f'--output={folder}'], words,
             alone=False)
+  with FolderLock(folder, print):  # another report that is being written
+    refused(['report', '--records', str(files[0]), *options, f'--output={folder}'],
+            f'{folder} is in use', alone=False)

@@ -426,6 +426,15 @@ def test_another_font_draws_what_the_first_lacks(tmp_path, rows):  # else there 
   assert all(file.stat().st_size for file in files)
 
 
+@pytest.mark.filterwarnings('error')
+def test_characters_of_no_font_are_named_once(tmp_path, rows, capsys):
+  measures = json.loads(json.dumps(rows[0].measures).replace('Red', '\U0010fffd'))
+  for name in 'vw':
+    plot_values(tmp_path / name, rows=[ModelRow('m', 'model', measures=measures)],
+                scorers=['opinion'], errors={'m': {'opinion': np.zeros(3)}})
+  assert capsys.readouterr().err.count('are drawn as boxes: no installed font') == 1
+
+
 def test_bars_show_values_and_floors(drawn, rows):
   estimates = {'opinion': {'I.F.': [r.estimate('opinion', 'individual_fairness') for r in rows]}}
   plot_fairness('f', models=[r.name for r in rows], methods=[r.method for r in rows],

@@ -24,6 +24,7 @@ from fairjax.run.workdir import (
   check_sources,
   file_digests,
   is_finished,
+  locate,
   open_workdir,
   refresh_report,
   stages_left,
@@ -75,6 +76,32 @@ def test_another_configuration_is_refused_by_its_fields(tmp_path):
   with pytest.raises(UserError, match='seed: 0 -> 3'):
     claimed(tmp_path, dataclasses.replace(CONFIG, seed=3))
   assert (tmp_path / 'config.json').read_bytes() == before
+
+
+def test_data_on_which_nothing_was_trained_may_be_made_anew(tmp_path):
+  config = dataclasses.replace(CONFIG, data=DataConfig('lines', ('a',), ('a',), ('a',)))
+  other = dataclasses.replace(config, attribute='occupation')
+  claimed(tmp_path, config)
+  (tmp_path / 'data' / 'vocabulary').mkdir(parents=True)
+  assert locate(other, tmp_path)[1] == tmp_path
+  with pytest.raises(UserError, match=f'occupation. Delete {tmp_path}/data, on which no stage'):
+    claimed(tmp_path, other)
+  (tmp_path / 'lm').mkdir()  # its step 1 is taken from here on
+  with pytest.raises(UserError, match='has not finished step 1'):
+    locate(other, tmp_path)
+
+
+def test_a_damaged_holdout_is_noticed_at_the_end(finished):
+  folder = finished / 'data' / 'holdout'
+  folder.mkdir()
+  digests = []
+  for split in ('valid', 'test'):
+    (folder / f'{split}.jsonl').write_text(f'"{split}"\n')
+    digests.append(file_digests(finished, [f'data/holdout/{split}.jsonl']).popitem()[1])
+  write(finished, holdout=digests)
+  (folder / 'valid.jsonl').write_text('')
+  with pytest.raises(UserError, match='data/holdout/valid.jsonl has changed'):
+    write(finished, holdout=digests)
 
 
 def test_reading_and_what_cannot_be_loaded_change_nothing(tmp_path):
@@ -356,11 +383,14 @@ def finished(tmp_path):
   return tmp_path
 
 
-def write(workdir, *, tokens='content of data/train/tokens.bin', sources=None):
+def write(workdir, *, tokens='content of data/train/tokens.bin', sources=None, holdout=()):
   """Writes DONE for a run whose store of `train` has these tokens."""
   store = SimpleNamespace(files={'tokens.bin': {'sha256': sha256(tokens.encode()).hexdigest()}})
   prepared = SimpleNamespace(directory=workdir / 'data', manifest={'splits': {'train': {}}},
-                             store={'train': store}.__getitem__, config=DataConfig())
+                             store={'train': store}.__getitem__,
+                             config=DataConfig(holdout=(1, 1) if holdout else ()),
+                             corpus=SimpleNamespace(holdout=lambda: SimpleNamespace(
+                               digests=holdout)))
   write_inventory(workdir, '1.2.3', prepared, [{'sources': sources or {}}])
 
 
