@@ -285,23 +285,19 @@ def open_workdir(
   written; if it raises, nothing is.
   """
   path, current = workdir / 'config.json', to_dict(config)
-  done, stale = list[pathlib.Path](), list[pathlib.Path]()
+  done, stale, changed = list[pathlib.Path](), list[pathlib.Path](), dict[str, str]()
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
   check_brackets(workdir / _stem(config.attribute))  # which folders of step 3 begin with
   if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), current)):
     changed = _refuse_changes(workdir, read_config_json(path), config)
-    if only_read or not changed and _is_as_written(path, log):
+    if not changed and _is_as_written(path, log):
       return
-    check(set(changed))
     fields = set(changed).difference(MACHINE_FIELDS)
     done = [workdir / 'DONE'] if fields else []
     if any(name.startswith(('sample.', 'measure.'))
            for name in fields.difference(EXTENDS, ('measure.lexicon',))):
       stale = [x for x in (workdir / 'measures').glob('*') if x.name != HUMAN]
-    if changed:
-      log(f'{workdir} goes on with {"; ".join(changed.values())}'
-          + '; all is measured again' * bool(stale))
   elif workdir.is_dir() and not path.exists():
     # A run does not begin among other files, e.g. in a repository. Names with a dot are a lock, or
     # the remains of an interrupted first start.
@@ -311,6 +307,10 @@ def open_workdir(
                       "run's: name a new folder, or put its config.json back")
   if only_read:
     return
+  check(set(changed))
+  if changed:
+    log(f'{workdir} goes on with {"; ".join(changed.values())}'
+        + '; all is measured again' * bool(stale))
   with lock:
     for place in (*done, *stale):  # first, so that a kill leaves no measures of the old values
       if place.is_dir():

@@ -113,8 +113,9 @@ def test_reading_and_what_cannot_be_loaded_change_nothing(tmp_path):
   before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
   other = dataclasses.replace(CONFIG, measure=dataclasses.replace(
     CONFIG.measure, permutations=7, scorers=('vader', 'bert:typo')))
-  lock = FolderLock(tmp_path, print)
-  open_workdir(tmp_path, other, lock, print, only_read=True)
+  lock, lines = FolderLock(tmp_path, print), []
+  open_workdir(tmp_path, other, lock, lines.append, only_read=True)
+  assert lines == []
 
   def fail(changed):
     assert changed == {'measure.permutations', 'measure.scorers'}
