@@ -35,7 +35,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -289,20 +289,39 @@ class _Template:
   def permute(self, rng: np.random.Generator, count: int, *, coupled: bool) -> np.ndarray:
     """`[count, N]` random labels."""
     low = np.uint64((1 << int(self.labels.size - 1).bit_length()) - 1)
-    ranks, values = np.empty(self.order.size, np.uint64), np.arange(self.sizes.size)
-    ranks[self.order] = np.arange(ranks.size)
-    if coupled:  # [n, A]: the values of one sample number are side by side and change places
-      ranks = np.ascontiguousarray(ranks.reshape(values.size, -1).T)
-    else:
-      ranks, values = ranks[None], values.repeat(self.sizes)
     found = np.empty((count, self.labels.size), self.labels.dtype)
-    for row in found:
-      words = rng.bit_generator.random_raw(ranks.shape)
+    if coupled:
+      size = self.sizes.size
+      state, inc = (rng.bit_generator.state['state'][k] for k in ('state', 'inc'))
+      step, row, rows = (_steps(k, inc) for k in (1, size, (_LANES - 1) * size))
+      lanes = [state]
+      while len(lanes) < _LANES:
+        lanes.append(lanes[-1] * row[0] + row[1] & _STATES - 1)
+      _permute_within(_halves(lanes), _halves([step, rows]), _sorting_network(size),
+                      self._ranks_by_number, low, found)
+      rng.bit_generator.advance(found.size)  # type: ignore[attr-defined]
+      return found
+    values = np.arange(self.sizes.size).repeat(self.sizes)
+    for labels in found:
+      words = rng.bit_generator.random_raw(self._ranks.shape)
       words &= ~low
-      words |= ranks
-      _sort(words)
-      _place(words, low, values, row)
+      words |= self._ranks
+      _sort(words[None])
+      _place(words, low, values, labels)
     return found
+
+  @functools.cached_property
+  def _ranks(self) -> np.ndarray:
+    """`[N]` uint64, the rank of each sample, value after value."""
+    ranks = np.empty(self.order.size, np.uint64)
+    ranks[self.order] = np.arange(ranks.size)
+    return ranks
+
+  @functools.cached_property
+  def _ranks_by_number(self) -> np.ndarray:
+    """`[A, n + lanes]` the ranks of coupled samples; those of the first numbers follow the last."""
+    ranks = self._ranks.reshape(self.sizes.size, -1)
+    return ranks.take(range(ranks.shape[1] + _LANES), axis=1, mode='wrap')
 
   def pair_means(self, labels: np.ndarray, groups: np.ndarray, inside: np.ndarray
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -363,10 +382,87 @@ def _sort_long(words, bits):
 
 @compiled
 def _place(words, low, values, row):
-  """Puts the values of each row of words at the ranks in their low bits."""
-  for i in range(words.shape[0]):
-    for a in range(words.shape[1]):
-      row[words[i, a] & low] = values[a]
+  """Puts the values of words at the ranks in their low bits."""
+  for i in range(words.size):
+    row[words[i] & low] = values[i]
+
+
+# Labels of coupled samples. A row of A words, one for each value, is drawn for every sample number
+# of every permutation, one row after the other, as `random_raw` would. PCG64 (O'Neill 2014) steps
+# from x to x * factor + inc modulo 2^128, so that k steps are one such step too (`_steps`): lanes
+# draw and sort as many rows side by side, each from its own place in the sequence.
+
+_LANES = 64
+_FACTOR = 0x2360ED051FC65DA44385DF649FCCF645  # of PCG64
+_STATES = 1 << 128
+
+
+def _steps(count: int, inc: int) -> tuple[int, int]:
+  """Factor and increment of some steps together."""
+  factor = pow(_FACTOR, count, _STATES * (_FACTOR - 1))  # as the sum below is divided
+  return factor % _STATES, (factor - 1) // (_FACTOR - 1) * inc % _STATES
+
+
+def _halves(numbers: Sequence[Any]) -> np.ndarray:
+  """`[..., 2]` uint64: high and low halves of 128-bit integers."""
+  wide = np.array(numbers, object)
+  return np.stack([wide >> 64, wide & (1 << 64) - 1], axis=-1).astype(np.uint64)
+
+
+@functools.cache
+def _sorting_network(size: int) -> np.ndarray:
+  """`[C, 2]` places to compare and exchange (Batcher 1968; Knuth 5.2.2, algorithm M)."""
+  found = []
+  for bit in (1 << k for k in reversed(range((size - 1).bit_length()))):
+    top, rest, apart = 1 << (size - 1).bit_length() - 1, 0, bit
+    while True:
+      found += [(i, i + apart) for i in range(size - apart) if i & bit == rest]
+      if top == bit:
+        break
+      apart, top, rest = top - bit, top >> 1, bit
+  return np.array(found, np.int64).reshape(-1, 2)
+
+
+@compiled
+def _permute_within(lanes, steps, network, ranks, low, found):
+  """Sets `[B, N]` random labels of samples whose values change places within each number.
+
+  `lanes` `[lanes, 2]` are the states of the generator and `steps` `[2, 2, 2]` factor and increment
+  of one step and of one from row to row. `ranks` are `_ranks_by_number`, kept in the bits `low`.
+  """
+  values, width, numbers = ranks.shape[0], len(lanes), ranks.shape[1] - len(lanes)
+  high_state, low_state = lanes[:, 0].copy(), lanes[:, 1].copy()
+  words = np.empty((values, width), np.uint64)
+  c32, c58, c63, c64 = np.uint64(32), np.uint64(58), np.uint64(63), np.uint64(64)
+  half = np.uint64((1 << 32) - 1)
+  for start in range(0, len(found) * numbers, width):
+    for a in range(values + 1):
+      step = steps[a // values]
+      factor_high, factor, add_high, add = step[0, 0], step[0, 1], step[1, 0], step[1, 1]
+      factor_0, factor_1 = factor & half, factor >> c32
+      row = words[a % values]
+      rank = ranks[a % values, start % numbers:]
+      for i in range(width):  # products of 64 bits, put together from those of 32 bits
+        x, y = high_state[i], low_state[i]
+        y_0, y_1 = y & half, y >> c32
+        cross = y_0 * factor_1
+        middle = (y_0 * factor_0 >> c32) + (cross & half) + y_1 * factor_0
+        carried = y_1 * factor_1 + (cross >> c32) + (middle >> c32)
+        low_state[i] = y * factor + add
+        high_state[i] = (x * factor + y * factor_high + carried + add_high
+                         + np.uint64(low_state[i] < add))
+        if a < values:
+          mixed, turn = high_state[i] ^ low_state[i], high_state[i] >> c58
+          row[i] = (mixed >> turn | mixed << (c64 - turn & c63)) & ~low | rank[i]
+    for k in range(len(network)):
+      first, second = words[network[k, 0]], words[network[k, 1]]
+      for i in range(width):
+        x, y = first[i], second[i]
+        first[i], second[i] = min(x, y), max(x, y)
+    for i in range(min(width, len(found) * numbers - start)):
+      own = found[(start + i) // numbers]
+      for a in range(values):
+        own[words[a, i] & low] = a
 
 
 @compiled

@@ -42,7 +42,8 @@ def random_words(shape, *stream):
 
 @pytest.mark.parametrize('kind', SCORES)
 @pytest.mark.parametrize(('sizes', 'coupled'), [
-  ((9, 9, 9, 9), True), ((9, 9, 9, 9), False), ((9, 4, 6, 9), False), ((4, 8, 8, 2), False),
+  ((9, 9, 9, 9), True), ((150, 150, 150, 150), True), ((9, 9, 9, 9), False),
+  ((9, 4, 6, 9), False), ((4, 8, 8, 2), False),
   ((1031, 1033, 1039, 1049), False)])  # whose least common multiple is above 2 ** 40
 def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
   # Sorting the words of a sample number, or of a template, gives the new places of its scores.
@@ -55,7 +56,7 @@ def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
     flat = np.concatenate(row)
     words = random_words((count, flat.size), 5, 0x1F, m, 0)
     if coupled:
-      words = words.reshape(count, 9, 4)
+      words = words.reshape(count, sizes[0], 4)
       moved.append([np.take_along_axis(np.stack(row, axis=1), w.argsort(axis=1), axis=1).T
                     for w in words])
     else:
@@ -70,6 +71,19 @@ def test_statistics_of_random_labels_equal_scipy(kind, sizes, coupled):
     for g in range(2):
       own = np.concatenate([moved[m][r][a] for m in range(2) for a in (g, g + 2)])
       assert found.subgroups[0, g, r] == pytest.approx(w1(own, everything), abs=1e-12)
+
+
+@pytest.mark.parametrize('values', [2, 3, 10, 33, 130])
+def test_values_change_places_by_the_words_of_a_plain_generator(values):
+  scores = [np.random.default_rng(i).random(37) for i in range(values)]
+  template = nulls._Template.of(scores)
+  rng, plain = np.random.default_rng(3), np.random.default_rng(3)
+  for count in (5, 1):  # 185 rows of words, then 37 that go on where those ended
+    drawn = plain.bit_generator.random_raw((count, 37, values)).argsort(axis=2)
+    for labels, new in zip(template.permute(rng, count, coupled=True), drawn, strict=True):
+      moved = np.empty((values, 37), int)  # the value that each score is given
+      moved[new.T, np.arange(37)] = np.arange(values)[:, None]
+      assert np.array_equal(labels, moved.reshape(-1)[template.order])
 
 
 @pytest.mark.parametrize('sizes', [(8, 5, 8), (4,) * 300])  # 300 labels need two bytes
@@ -164,15 +178,18 @@ def test_a_full_disk_is_no_stack_trace(monkeypatch):
   assert found == [1]
 
 
-def test_labels_are_right_where_nothing_is_compiled(monkeypatch):
+@pytest.mark.parametrize(('sizes', 'coupled'), [((1031, 1033, 1039, 1049), False),
+                                                ((70, 70, 70, 70), True)])
+def test_labels_are_right_where_nothing_is_compiled(sizes, coupled, monkeypatch):
   rng = np.random.default_rng(25)
-  scores = [[rng.random(n) for n in (1031, 1033, 1039, 1049)]]
+  scores = [[rng.random(n) for n in sizes]]
   statistics = LabelStatistics(scores, np.array([0, 1, 1, 2]), [[0]])
-  expected = statistics.permuted(1, coupled=False, seed=0)
+  expected = statistics.permuted(1, coupled=coupled, seed=0)
   monkeypatch.setattr(numba, 'njit', lambda function, **_: function)  # as NUMBA_DISABLE_JIT=1
-  for name in ('_label_areas', '_subgroup_areas', '_sort_long', '_place'):
+  for name in ('_label_areas', '_subgroup_areas', '_sort_long', '_place', '_permute_within'):
     monkeypatch.setattr(nulls, name, nulls.compiled(getattr(nulls, name).__wrapped__))
-  found = statistics.permuted(1, coupled=False, seed=0)
+  with np.errstate(over='ignore'):
+    found = statistics.permuted(1, coupled=coupled, seed=0)
   np.testing.assert_allclose(found.all_pairs, expected.all_pairs, rtol=1e-12)
   np.testing.assert_allclose(found.subgroups, expected.subgroups, rtol=1e-12)
 
