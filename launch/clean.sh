@@ -12,7 +12,9 @@ if (( $# < 1 )); then
 fi
 names=$(gcloud compute tpus queued-resources list "$@" '--format=value(name.basename())' \
   '--filter=tpu.nodeSpec.node.labels.managed-by=fairjax AND state.state=(SUSPENDED FAILED)')
+failed=0
 for name in $names; do
   echo "deleting queued resource $name"
-  gcloud compute tpus queued-resources delete "$name" "$@" --force --quiet
+  gcloud compute tpus queued-resources delete "$name" "$@" --force --quiet || failed=1
 done
+exit $failed

@@ -5,7 +5,8 @@
 #   launch/create.sh NAME TPU ZONE [FLAG...]
 #   launch/create.sh my-run v5litepod-16 us-west4-a --spot
 #
-# FLAGs go to gcloud compute tpus queued-resources create.
+# FLAGs go to gcloud compute tpus queued-resources create. For another project of all scripts here:
+# export CLOUDSDK_CORE_PROJECT=ID
 set -euo pipefail
 
 if (( $# < 3 )); then
@@ -14,6 +15,10 @@ if (( $# < 3 )); then
 fi
 name=$1 tpu=$2 zone=$3
 shift 3
+project=()
+for flag in "$@"; do
+  [[ $flag != --project=* ]] || project=("$flag")
+done
 case $tpu in
   v2-* | v3-* | v4-*) runtime='tpu-ubuntu2204-base' ;;
   v5litepod-*) runtime='v2-alpha-tpuv5-lite' ;;
@@ -27,9 +32,9 @@ esac
 gcloud compute tpus queued-resources create "$name" "--zone=$zone" "--accelerator-type=$tpu" \
   "--runtime-version=$runtime" "--node-id=$name" \
   "--labels=managed-by=fairjax,fairjax-name=$name" --valid-until-duration=6h "$@" --async --quiet
-echo "delete it with: launch/delete.sh $name $zone"
+echo "delete it with: launch/delete.sh $name $zone ${project[*]}"
 while :; do
-  state=$(gcloud compute tpus queued-resources describe "$name" "--zone=$zone" \
+  state=$(gcloud compute tpus queued-resources describe "$name" "--zone=$zone" "${project[@]}" \
     '--format=value(state.state)')
   echo "$state"
   case $state in

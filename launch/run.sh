@@ -12,6 +12,10 @@ if (( $# < 3 )); then
 fi
 name=$1 zone=$2
 shift 2
+if [[ " $*" == *gs://* ]]; then
+  echo "launch/run.sh: it mounts no bucket: gs:// works with fairjax tpu run" >&2
+  exit 2
+fi
 cd "$(dirname "$0")/.."
 archive=fairjax-launch-$name.tar.gz
 code=fairjax-launch/$name/code

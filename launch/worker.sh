@@ -80,16 +80,24 @@ mount_bucket() {
 setup() {
   local secrets=$HOME/fairjax-launch-$job.env
   mkdir -p "$folder"
-  rm -f "$folder/secrets.env"
+  rm -f "$folder/"{secrets.env,buckets}
   if [[ -f $secrets ]]; then
     chmod 600 "$secrets"
     mv "$secrets" "$folder/secrets.env"
   fi
   large_pages
-  for bucket in "$@"; do
+  (( $# == 0 )) || printf '%s\n' "$@" >"$folder/buckets"
+  mount_buckets
+  install
+}
+
+# After a reboot nothing is mounted, and the folder would take what belongs into the bucket.
+mount_buckets() {
+  local bucket buckets=()
+  [[ ! -f $folder/buckets ]] || mapfile -t buckets <"$folder/buckets"
+  for bucket in "${buckets[@]}"; do
     mount_bucket "$bucket"
   done
-  install
 }
 
 # Whoever wrote `exit` is done, even if its process still ends. After a reboot the number may be that
@@ -111,8 +119,10 @@ start() {
     echo "fairjax-worker $host runs already"
     return
   fi
+  mount_buckets
   rm -f "$folder/"{pid,exit,child,stopping}
   printf '%s' "$words" >"$folder/command"
+  echo "worker.sh: starts $words" >>"$folder/log"
   setsid --fork bash "$0" supervise "$job" "$@" >>"$folder/log" 2>&1 </dev/null
   for _ in {1..50}; do
     running && break
@@ -184,11 +194,12 @@ follow() {
   [[ -f $folder/log ]] || return 0
   if running; then
     tail --lines=20 --follow --sleep-interval=0.1 "$folder/log" > >(name_lines) &
-    while running; do
+    local shown=$!
+    while running && kill -0 $shown 2>/dev/null; do  # it ends when nobody reads it any more
       sleep 0.2
     done
     sleep 0.3  # the last lines
-    kill %1
+    kill $shown 2>/dev/null || true
   else
     tail --lines=20 "$folder/log" | name_lines
   fi

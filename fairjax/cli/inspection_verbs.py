@@ -13,6 +13,7 @@ from fairjax.cli.options import add_shared
 from fairjax.cli.verb import Command
 from fairjax.errors import UserError, first_line, printable
 from fairjax.files import installed_versions
+from fairjax.tpu.launch.spec import MOUNTS
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
@@ -202,6 +203,8 @@ def folder_fault(folder: pathlib.Path) -> str:
 
 def bucket_fault(bucket: str) -> str:
   """Why a bucket cannot be written to with gcloud's account, or ''."""
+  if bucket.startswith(f'{MOUNTS}/'):  # as workers of `tpu run` have it
+    return folder_fault(pathlib.Path(bucket)) if os.path.ismount(bucket) else 'it is not mounted'
   if not re.fullmatch(r'gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/.*)?', bucket):
     raise UserError(f"--bucket='{bucket}' must be gs://BUCKET")
   if not shutil.which('gcloud'):

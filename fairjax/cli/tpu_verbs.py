@@ -255,10 +255,12 @@ def check_command(
     raise UserError(f'tpu run: {alone} runs in one process, and every machine of {spec.slices} x '
                     f'{spec.slice.accelerator_type} would run it: run it here, or take a slice of '
                     'one machine')
-  workdir = getattr(inner, 'workdir', None)
-  if spec.several and workdir and not workdir.startswith(('gs://', '/')):
-    raise UserError(f'tpu run: --workdir={workdir} would be another folder on every worker: take '
-                    'gs://BUCKET/DIR, or the absolute path of a shared disk')
+  for name in ('workdir', 'output', 'keep'):
+    place = str(getattr(inner, name, None) or '/')
+    if not place.startswith(('gs://', '/')):
+      raise UserError(f'tpu run: --{name}={place} would be in the folder of the code, which every '
+                      'worker has for itself and the next launch removes: take gs://BUCKET/DIR, or '
+                      'the absolute path of a disk that stays')
   from fairjax.config_io import load_config, shipped_configs
   from fairjax.counterfactual.attributes import list_attributes, list_crossed
   from fairjax.tpu.launch.spec import config_paths, lacking_packages, not_on_workers, option_paths
@@ -317,6 +319,9 @@ def headline(spec: LaunchSpec) -> str:
 
 
 def _launch(options: argparse.Namespace) -> int:
+  if options.detach and options.delete:
+    raise UserError('tpu run: --detach returns while the command runs, so --delete has nothing to '
+                    'wait for: leave one out (fairjax tpu down deletes the slice)')
   specs = make_specs(options)
   if options.dry_run:
     if options.action not in ('list', 'clean'):

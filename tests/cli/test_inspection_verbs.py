@@ -52,6 +52,14 @@ def test_a_bucket_is_written_to_and_left_as_it_was(tmp_path, monkeypatch):
     doctor.bucket_fault('bucket')
 
 
+def test_a_worker_looks_at_the_folder_of_its_bucket(tmp_path, monkeypatch):
+  bucket = f'{doctor.MOUNTS}/bucket'
+  assert 'not mounted' in doctor.bucket_fault(bucket)
+  monkeypatch.setattr(os.path, 'ismount', lambda path: path == bucket)
+  monkeypatch.setattr(doctor, 'folder_fault', lambda folder: f'looked at {folder}')
+  assert doctor.bucket_fault(bucket) == f'looked at {bucket}'
+
+
 def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch, capsys):
   fake_gcloud(tmp_path, monkeypatch, 'echo "ERROR: 403 no storage.objects.create" >&2; exit 1')
   assert cli.main(['doctor', '--bucket=gs://bucket', f'--workdir={tmp_path}/run']) == 2

@@ -39,7 +39,7 @@ def test_any_text_comes_back_from_a_file(tmp_path, separator, bom):
   path.write_bytes(data)
   found = [row['text'] for row, _ in read_table(path, COLUMNS)]
   for cell, text in zip(found, texts, strict=True):
-    assert same_text(cell, text) and same_text(text, text)
+    assert same_text(cell, text) and same_text(text, text) and same_text(cell.strip(), text)
     assert not same_text(cell + 'x', text) and not same_text('x' + cell, text)
     assert not cell.startswith(tuple('=+-@\t\r\n'))
 

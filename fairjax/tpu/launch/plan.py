@@ -204,8 +204,10 @@ def _on_all(spec: LaunchSpec) -> list[str]:
 
 def _ssh(spec: LaunchSpec, command: str, why: str, *, tries: int = _TRIES) -> Run:
   """Runs a line in the shell of every worker of every slice."""
-  return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *_on_all(spec), f'--command={command}',
-              '--quiet'), why, tries=tries)
+  # A machine that is gone answers nothing: without keepalives ssh would wait for it for hours.
+  return Run((*_GCLOUD, 'ssh', spec.job, *_where(spec), *_on_all(spec),
+              '--ssh-flag=-oServerAliveInterval=30', f'--command={command}', '--quiet'), why,
+             tries=tries)
 
 
 # Sweeps: the points of a config's `sweep(add)` become commands.

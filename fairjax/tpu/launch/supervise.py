@@ -288,6 +288,9 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
     try:
       for step in plan(verb, spec, follow=follow):
         result = executor.run(step)
+        if verb == 'down' and result.code:
+          executor.log(f'nothing was deleted: there is no {WatchedSlice(spec, executor).title} '
+                       f'(fairjax tpu list --zone={spec.zone} shows what there is)')
         if verb == 'status' and not step.remote and result.output.strip() != 'ACTIVE':
           break  # it has no workers that could be asked
       return 0
@@ -305,7 +308,7 @@ def launch(verb: str, specs: Sequence[LaunchSpec], executor: Executor, *, follow
     raise
   if delete_after and watched.may_run:
     executor.log('not deleted: a command may still run there (fairjax tpu status)')
-  elif delete_after and verb == 'run' and not detach:
+  elif delete_after:
     executor.log(f'deleting {watched.title}')
     try:
       executor.run(delete(spec))
@@ -341,7 +344,7 @@ class WatchedSlice:
     self._asked = False  # whether something may be in the cloud
     self._made = False  # the slice, in this process
     self._had = False  # a slice that was ready, and that we did not delete
-    self.may_run = False  # a command of ours or of others, as far as is known
+    self.may_run = True  # a command of ours or of others, until we know better
     self._slices = f'{spec.slices} x {spec.slice.accelerator_type}'
     self.title = f'queued resource {spec.job} ({self._slices}) in {spec.zone}'
 
@@ -359,6 +362,8 @@ class WatchedSlice:
     begun, logged = time.monotonic(), ''
     while True:
       state = self.state()
+      if state.kind in (WAITING, DEAD, GOING, ABSENT):
+        self.may_run = False
       if state.words != logged and state.kind != ABSENT:
         self._executor.log(f'{self.title}: {state.words}')
         logged = state.words
@@ -375,18 +380,23 @@ class WatchedSlice:
         return PREEMPTED
       if state.kind == ABSENT:
         self._asked = True  # from here on: a create that fails may have created something
-        self._executor.run(create(self._spec))
+        try:
+          self._executor.run(create(self._spec))
+        except StepFailed as e:
+          self.may_run = 'ALREADY_EXISTS' in e.result.errors  # somebody was quicker
+          raise
         self._made = True
         begun = time.monotonic()
-      elif state.kind == DEAD:
-        if state.quota:
-          self._executor.log('a limit of the project is reached; asking again cannot help')
-          return USER_ERROR
-        if not self._replace():
-          return PREEMPTED
-      elif time.monotonic() - begun > _seconds(self._spec.valid_until):
+      elif state.kind == DEAD and state.quota:
+        self._executor.log('a limit of the project is reached; asking again cannot help')
+        return USER_ERROR
+      elif not (state.kind == DEAD and self._had) and (
+          time.monotonic() - begun > _seconds(self._spec.valid_until)):
         self._executor.log(f'not granted within {self._spec.valid_until}; the same line continues')
         return PREEMPTED
+      elif state.kind == DEAD:
+        if not self._replace():
+          return PREEMPTED
       else:
         time.sleep(POLL_SECONDS)
 
