@@ -171,7 +171,7 @@ def _correlations_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _correlations(options: argparse.Namespace) -> None:
-  from fairjax.gender.scored_models import is_encoder
+  from fairjax.gender.scored_models import check_model
   from fairjax.gender.suite import Settings, measure_correlations, split_model, table
   from fairjax.gender.winogender import templates_file
   if options.winogender and not options.professions:
@@ -181,7 +181,8 @@ def _correlations(options: argparse.Namespace) -> None:
     'metrics': metrics, 'persons': _persons(options) if 'disco' in metrics else (),
     'infill': not options.no_infill})
   for spec in options.model if metrics != ('recorded',) else ():
-    is_encoder(split_model(spec)[0])  # what is no model is found before the first is measured
+    folder, name = split_model(spec)  # what is no model is found before the first is measured
+    check_model(pathlib.Path(folder), name or 'baseline')
   found = measure_correlations(options.model, settings, output=options.output, log=log_line)
   print_result(options, found, lambda found: table(found['found']))
 
@@ -274,7 +275,7 @@ def _finetune(options: argparse.Namespace) -> None:
 
 
 def format_finetune(result: Mapping[str, Any]) -> str:
-  """A Markdown table of the ends, one row a freeze."""
+  """A table of the ends, one row a freeze."""
   from fairjax.gender.trends import format_mean_sd
   from fairjax.report.document import Table
   runs = result['runs']
@@ -286,7 +287,7 @@ def format_finetune(result: Mapping[str, Any]) -> str:
   missing = runs[0]['missing']
   return '\n\n'.join([
     f"{result['model']}, STS-B: {runs[0]['templates']} templates, {runs[0]['r']['n']} professions, "
-    f"{len(runs[0]['seeds'])} restarts (mean±sd)", table.markdown(),
+    f"{len(runs[0]['seeds'])} restarts (mean±sd)", table.text(),
     *([f"without a share, left out: {', '.join(missing)}"] if missing else [])])
 
 

@@ -176,12 +176,12 @@ def _fetch(options: argparse.Namespace) -> None:
 
 
 def _format_audit(result: Mapping[str, Any]) -> str:
-  """Markdown paragraphs and tables."""
+  """Paragraphs and tables."""
   from fairjax.measure.scorers.audit import count_distinct
   from fairjax.report.sections import agreement_table, audit_section
-  parts = [audit_section(result).body()]
+  parts = [format_section(audit_section(result))]
   if result['agreement']:
-    parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).markdown()]
+    parts += ['Agreement on all texts:', agreement_table({'': result['agreement']}).text()]
   if count_distinct(result['scorers'].values()) == 1:
     same = '' if len(result['scorers']) == 1 else ' (all have the same weights)'
     parts.append(f'One scorer only{same}: nothing says which differences are its own. Add a second '

@@ -186,7 +186,7 @@ def _pronouns(options: argparse.Namespace) -> None:
 
 
 def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """A Markdown table: one row a model."""
+  """A table: one row a model."""
   from fairjax.report.document import Table, number
   first, rows = next(iter(results.values())), []
   for directory, found in results.items():
@@ -198,7 +198,7 @@ def _format_pronouns(results: Mapping[str, Mapping[str, Any]]) -> str:
   table = Table(['model', 'Pearson r (95 %)', 'slope', 'lowest', 'highest', 'n'], rows)
   return (f"P(she) / (P(she) + P(he)) in {first['sentences']} sentences about each of "
           f"{len(first['p_she'])} professions against their share; binary pronouns only\n\n"
-          + table.markdown())
+          + table.text())
 
 
 # `models classifier` and `scorers evaluate`.
@@ -289,7 +289,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _format_quality(found: Mapping[str, Mapping[str, Any]]) -> str:
-  """A Markdown table: one row a scorer, intervals of 95 % in brackets."""
+  """A table: one row a scorer, intervals of 95 % in brackets."""
   from fairjax.report.document import Table, number
   keys = {'accuracy': 'accuracy', 'macro_f1': 'macro F1', 'positive_f1': 'F1 of positive'}
   keys = {key: title for key, title in keys.items() if all(key in q for q in found.values())}
@@ -297,7 +297,7 @@ def _format_quality(found: Mapping[str, Mapping[str, Any]]) -> str:
     ['scorer', *keys.values(), 'undecided', 'accuracy of the others', 'n'],
     [[name, *(f"{q[k]['value']:.3f} ({q[k]['low']:.3f}, {q[k]['high']:.3f})" for k in keys),
       str(q['undecided']), number(q['accuracy_of_decided'], 3), str(q['n'])]
-     for name, q in found.items()]).markdown()
+     for name, q in found.items()]).text()
 
 
 COMMANDS = {

@@ -41,6 +41,7 @@ from fairjax.errors import UserError, unknown_name
 
 # Increased with every change of the results of the rules here and in `pronouns`.
 _RULES = 4
+_NEUTRAL_RULES = 2  # of the third column
 
 
 @functools.cache
@@ -139,7 +140,7 @@ class GenderSwap:
   def fingerprint(self) -> str:
     """SHA-256 (hex) of everything besides the text on which the result depends."""
     content = (self.pairs and self.pairs.fingerprint, self.names and self.names.fingerprint,
-               self.seed, self.name_gender, self.letters, self.neutral, _RULES)
+               self.seed, self.name_gender, self.letters, self.neutral and _NEUTRAL_RULES, _RULES)
     return hashlib.sha256(repr(content).encode('utf-8')).hexdigest()
 
   def swap(
@@ -190,7 +191,13 @@ class GenderSwap:
   def _partner(self, word: str, text: str, start: int, end: int) -> str:
     """Replacement of a word; '' without a neutral word."""
     if self.neutral:
-      return self.pairs.to_neutral.get(word, '')
+      known = self.pairs.to_neutral
+      before, after = context(text, start, end, reach=CONTEXT)
+      if word == 'her' and ('him' in known or 'his' in known):
+        word = 'him' if her_is_object(before, after) else 'his'
+      elif word == 'his' and 'hers' in known and his_is_independent(before, after):
+        word = 'hers'
+      return known.get(word, '')
     if not self._pronouns or word not in ('him', 'his', 'her', 'hers'):
       return self.pairs.partner[word]
     before, after = context(text, start, end, reach=CONTEXT)

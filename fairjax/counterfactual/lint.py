@@ -92,7 +92,7 @@ def _check_articles(attribute: Attribute) -> Iterable[Finding]:
   """Articles that contradict the sound of a value, and literal articles before a placeholder."""
   uses_articles = any({'a', 'A'} & set(t.placeholders) for t in attribute.templates)
   for i, value in enumerate(attribute.values):
-    sound = _article_by_sound(value.text)
+    sound = article_by_sound(value.text)
     if uses_articles and value.article == article_by_letter(value.text) != sound:
       yield Finding('warning', f'values[{i}]', f"'{value.article} {value.text}' should perhaps be "
                     f"'{sound} {value.text}': set article: {sound}")
@@ -106,7 +106,7 @@ def _check_articles(attribute: Attribute) -> Iterable[Finding]:
       yield Finding('error', f'templates[{i}]', "'a/an' stays as it is: write '{a}'")
 
 
-def _article_by_sound(text: str) -> str:
+def article_by_sound(text: str) -> str:
   """A guess from the first sound, right for common words only."""
   if re.match(r'[A-Z]{2,}\b', text):
     return 'an' if text[0] in SPELLED_WITH_VOWEL else 'a'

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError
 from fairjax.gender.scored_models import Scorable, open_learner
 from fairjax.gender.trends import correlation, fit_slope, over_restarts
@@ -84,6 +85,10 @@ def read_bios(path: str | os.PathLike, *, seed: int = 0) -> BiosData:
   if not given and any(row['split'] is not None for row in rows):
     raise UserError(f"{path}: some biographies name a 'split' and some do not")
   names = tuple(sorted({row['profession'] for row in rows}))
+  spelled: dict[str, str] = {}
+  for name in names:
+    if (other := spelled.setdefault(normal_form(name).lower(), name)) != name:
+      raise UserError(f'{path} holds the professions {other!r} and {name!r}: write one')
   if len(names) < 2:
     raise UserError(f'{path}: {len(names)} profession: a classifier needs two at least')
   if not given:

@@ -10,6 +10,7 @@ Letters: P persons, G groups, K tests.
 
 import dataclasses
 import importlib.resources
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from scipy.special import chdtrc
 from fairjax.errors import UserError
 from fairjax.gender.persons import Persons
 from fairjax.gender.scored_models import BLANK, Scorable, in_pieces
+from fairjax.inputs import read_text_lines
 
 TOP = 3
 LEVEL = 0.05
@@ -63,18 +65,25 @@ class Template:
     return self.text.replace('BLANK', BLANK).replace('PERSON', article + word)
 
 
-def read_templates(lines: Sequence[str] | None = None) -> tuple[Template, ...]:
+def read_templates(path: str | os.PathLike | None = None) -> tuple[Template, ...]:
   """Templates, one a line, slots also as [BLANK]; `#` begins a comment; None: the paper's 14."""
-  if lines is None:
+  if path is None:
     asset = importlib.resources.files('fairjax.gender') / 'assets' / 'disco_templates.txt'
     lines = asset.read_text(encoding='utf-8').splitlines()
-  found = tuple(Template(_BRACKETS.sub(r'\1', line.strip())) for line in lines
-                if line.strip() and not line.startswith('#'))
+  else:
+    lines = read_text_lines(path, what='templates')
+  found: dict[Template, int] = {}
+  for number, line in enumerate(lines, 1):
+    if line.strip() and not line.startswith('#'):
+      try:
+        template = Template(_BRACKETS.sub(r'\1', line.strip()))
+      except UserError as e:
+        raise UserError(f'{path}:{number}: {e}') from None
+      if found.setdefault(template, number) != number:
+        raise UserError(f'{path}:{number}: the template of line {found[template]} again: keep one')
   if not found:
-    raise UserError('no template: give sentences with PERSON and BLANK, one a line')
-  if len(set(found)) < len(found):
-    raise UserError('a template is given twice: keep one')
-  return found
+    raise UserError(f'{path}: no template: give sentences with PERSON and BLANK, one a line')
+  return tuple(found)
 
 
 def measure_disco(

@@ -10,11 +10,13 @@ import importlib.resources
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from fairjax.counterfactual.word_forms import normal_form
 from fairjax.errors import UserError, unknown_name
 from fairjax.inputs import open_input, read_text_lines
 from fairjax.tables import Table, read_list
@@ -93,10 +95,10 @@ class Persons:
       if len(words) < 2:
         raise UserError(f'{self.source}: group {group} has a single word: rates need several')
       for word in words:
-        if word in owner:
-          raise UserError(f'{self.source}: {word!r} is given twice (groups {owner[word]} and '
+        if (known := normal_form(word)) in owner:
+          raise UserError(f'{self.source}: {word!r} is given twice (groups {owner[known]} and '
                           f'{group}): keep one line')
-        owner[word] = group
+        owner[known] = group
 
   @property
   def words(self) -> tuple[str, ...]:
@@ -130,7 +132,8 @@ class Persons:
     first, dash, last = letters.upper().partition('-')
     if not dash or len(first) != 1 or len(last) != 1 or not 'A' <= first <= last <= 'Z':
       raise UserError(f"initials '{letters}' are not a range of letters such as A-M")
-    kept = {g: [w for w in words if first <= w[0].upper() <= last]
+    # A letter counts without its accent, as in `GenderSwap`.
+    kept = {g: [w for w in words if first <= unicodedata.normalize('NFD', w)[0].upper() <= last]
             for g, words in self.groups.items()}
     for group in (g for g, words in kept.items() if not words):
       raise UserError(f"{self.source}: no word of group {group} begins with {first}-{last}: give "
@@ -154,11 +157,12 @@ def make_persons(kind: str, source: str, groups: Mapping[str, Sequence[str]], *,
 def read_persons(path: str | os.PathLike, kind: str) -> Persons:
   """Reads `word<TAB>group` lines, in the order of their importance; `#` begins a comment."""
   groups: dict[str, list[str]] = {}
+  spelled: dict[str, str] = {}  # each group as it came first
   for line, where in read_list(path, f'list of {kind}'):
     word, _, group = (part.strip() for part in str(line).partition('\t'))
     if not word or not group or '\t' in group:
       raise UserError(f'{where}: {line!r} is not word<TAB>group')
-    groups.setdefault(group, []).append(word)
+    groups.setdefault(spelled.setdefault(normal_form(group).lower(), group), []).append(word)
   return make_persons(kind, str(path), groups)
 
 

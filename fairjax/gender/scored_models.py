@@ -361,8 +361,7 @@ def open_language_model(
   With `features_only` a BERT or ALBERT need not have the head for masked words.
   """
   path = pathlib.Path(path)
-  if model != 'baseline' and not _is_workdir(path):
-    raise UserError(f'{path} is a single model, no workdir: leave @{model} out')
+  check_model(path, model)
   if is_encoder(path):
     return MaskedModel(load_pretrained(path, 'encoder' if features_only else 'mlm'))
   if not is_published(path):
@@ -398,6 +397,13 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
   model = language_model(dataclasses.replace(config, memory_len=1, remat='none'))
   return CausalModel(model, params, name=title, fingerprint=digest, vocabulary=vocabulary,
                      max_length=max(config.segment_len, 512))
+
+
+def check_model(path: pathlib.Path, name: str) -> None:
+  """Refuses what is no model, and a name where a folder holds a single one."""
+  if name != 'baseline' and (is_published(path) or not _is_workdir(path)):
+    raise UserError(f'{path} is a single model, no workdir: leave @{name} out')
+  is_encoder(path)  # reads what the folder says it is
 
 
 def is_published(path: pathlib.Path) -> bool:

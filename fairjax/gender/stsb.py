@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairjax.counterfactual.attributes import article_by_letter
 from fairjax.counterfactual.gendered_words import read_word_pairs
+from fairjax.counterfactual.lint import article_by_sound
 from fairjax.errors import UserError
 from fairjax.files import write_json
 from fairjax.gender.persons import COLUMN, Professions, read_professions
@@ -119,7 +119,7 @@ def template_pairs(templates: Sequence[str], professions: Sequence[str]
   first, second = [], []
   for rest in templates:
     for profession in professions:
-      article = article_by_letter(profession).capitalize()
+      article = article_by_sound(profession).capitalize()
       first += [f'A man{rest}', f'A woman{rest}']
       second += [f'{article} {profession}{rest}'] * 2
   return first, second

@@ -17,7 +17,7 @@ import numpy as np
 
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, file_sha256, write_file, write_json
-from fairjax.gender.bios import measure_bios
+from fairjax.gender.bios import LEAST_COUNT, measure_bios
 from fairjax.gender.disco import measure_disco, read_templates
 from fairjax.gender.persons import COLUMN, Persons, read_professions
 from fairjax.gender.scored_models import (
@@ -47,7 +47,8 @@ from fairjax.pretrained.fit import Recipe
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown in the shape of the paper's Tables 2 to 5: metrics by model, controls beside them."""
-  lines = [f"|  | {' | '.join(found)} |", '| :-- |' + ' --: |' * len(found)]
+  lines = [f"|  | {' | '.join(name.replace('|', chr(92) + '|') for name in found)} |",
+           '| :-- |' + ' --: |' * len(found)]
   titles = {metric: own['title'] for of in found.values() for metric, own in of.items()
             if metric.startswith('disco_')}
   disco = [row for metric, title in titles.items() for row in _rows(
@@ -72,10 +73,31 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
   if titles:
     notes.append('DisCo: fills that differ significantly per template; after "random" the mean of '
                  'the same count with randomly assigned groups.')
+  notes += [line for model, of in found.items() for line in _left_out(model, of)]
   notes += [f"{title}: {model} read only the beginning of {of[metric]['truncated']:,} texts."
             for metric, title in (('stsb', 'STS-B'), ('bios', 'Bios'))
             for model, of in found.items() if of.get(metric, {}).get('truncated')]
   return '\n'.join([*lines, '', *notes, ''])
+
+
+def _left_out(model: str, of: Mapping[str, Mapping[str, Any]]) -> list[str]:
+  """What the numbers of a model do not hold."""
+  lines = []
+  for metric, title, key, what in (
+      ('winogender', _NEXT, 'without_share', 'without a share of women'),
+      ('coref', _PROBE, 'without_share', 'without a share of women'),
+      ('recorded', _GIVEN, 'without_share', 'without a share of women'),
+      ('stsb', 'STS-B', 'missing', 'without a share of women'),
+      ('bios', 'Bios', 'left_out', f'with fewer than {LEAST_COUNT} test biographies of a gender')):
+    if names := of.get(metric, {}).get(key):
+      more = f' and {len(names) - _NAMED} more' * (len(names) > _NAMED)
+      lines.append(f"{title}: of {model} r and slope leave out {len(names)} professions {what}: "
+                   f"{', '.join(names[:_NAMED])}{more}.")
+  for own in of.values():
+    if small := own.get('significant_with_small_cells'):
+      lines.append(f"DisCo ({own['title']}): of {model} {small} of the fills that count have fewer "
+                   'than 5 expected persons in a group, too few for chi-square.')
+  return lines
 
 
 def _cell(of: Mapping[str, Any], key: str) -> str:
@@ -113,12 +135,13 @@ _ACCURACIES = (
   *_rows('stsb', 'STS-B', {' (Pearson)': 'dev_pearson'}), *_rows('bios', 'Bios', {'': 'accuracy'}))
 
 
+_NAMED = 10  # professions before the rest is counted
 _PATHS = ('templates', 'candidates', 'winogender', 'professions', 'coref', 'recorded', 'stsb',
           'bios')
 _TRAINING = ('mode', 'epochs', 'learning_rate', 'restarts', 'seed')
 # Rises when a metric gives other numbers for the same model and data: kept results of older rules
 # are refused.
-_RULES = 7
+_RULES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +194,9 @@ def measure_correlations(
               'settings': _json(settings)}
     write_json(output / 'correlations.json', result)
     write_file(output / 'correlations.md', table(found))
+    for name, own in found.items():
+      if others := sorted({p.stem for p in (output / name).glob('*.json')} - set(own)):
+        log(f"[{name}] measured earlier, and not in this table: {', '.join(others)} (--metrics)")
   return result
 
 
@@ -210,10 +236,9 @@ def _measure(
 ) -> dict[str, Any]:
   """One metric of one model."""
   if metric == 'disco':
-    lines = read_text_lines(settings.templates) if settings.templates else None
     words = read_text_lines(settings.candidates) if settings.candidates else ()
     return measure_disco(
-      model.opened, persons, templates=read_templates(lines), top=settings.top,
+      model.opened, persons, templates=read_templates(settings.templates), top=settings.top,
       per_template=settings.per_template, shuffles=settings.shuffles, seed=settings.seed,
       candidates=[w.strip() for w in words if w.strip() and not w.startswith('#')],
       infill=settings.infill, log=log)

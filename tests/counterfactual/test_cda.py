@@ -141,17 +141,25 @@ def test_an_involution_where_the_pairs_allow_it():
 
 def test_neutral_words(tmp_path):
   path = tmp_path / 'three'
-  path.write_text('man woman person\nmen women people\nking queen\nhe she they\nhis her their\n'
-                  'him her them\n')
   with pytest.raises(UserError, match='third column'):
     GenderSwap(read_word_pairs(), neutral=True)
-  with pytest.raises(UserError, match="neutral word of 'her'"):
+  path.write_text('man woman person\nman woman human\n')
+  with pytest.raises(UserError, match="neutral word of 'man'"):
     read_word_pairs(path)
   path.write_text('man woman person\nmen women people\nking queen\n')
   swap, counts = GenderSwap(read_word_pairs(path), neutral=True), CdaCounts()
   assert augment(['The woman who met MEN and the king.'], swap, 'one', counts) == [
     'The person who met PEOPLE and the king.']
   assert counts.kept == {'no neutral word: king': 1}
+  text = 'He saw her. Her book is red, his is blue; his hat is hers.'
+  rows = ['he she they', 'him her them', 'his her their', 'his hers theirs']
+  for order in (rows, rows[::-1]):
+    path.write_text('\n'.join(order))
+    assert GenderSwap(read_word_pairs(path), neutral=True).swap(text)[0] == (
+      'They saw them. Their book is red, theirs is blue; their hat is theirs.')
+  path.write_text('he she they\nhim her them\n')
+  new, _, kept = GenderSwap(read_word_pairs(path), neutral=True).swap('She saw her. Her book.')
+  assert new == 'They saw them. Her book.' and kept == [('Her', 'no neutral word')]
 
 
 def test_names_are_drawn_by_seed_position_and_name():

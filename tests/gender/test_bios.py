@@ -104,6 +104,7 @@ def test_splits_are_drawn_within_cells(tmp_path):
   ([entry(split='eval')], "split 'eval' is not one of train"),
   ([entry(split='train'), entry('clerk')], "some biographies name a 'split' and some do not"),
   ([entry()], '1 profession: a classifier needs two'),
+  ([entry(), entry('Nurse'), entry('clerk')], "the professions 'Nurse' and 'nurse': write one"),
   ([entry(split='train'), entry('clerk', split='train')], 'no biography in the test split'),
   ([entry(split='train'), entry('clerk', split='test')], "holds 'clerk', which the training"),
   ([], 'holds no biography'), ([entry(), []], r':2 is no JSON object'),

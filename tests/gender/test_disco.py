@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fairjax.errors import UserError
-from fairjax.gender.disco import chi_square, measure_disco, read_templates
+from fairjax.gender.disco import Template, chi_square, measure_disco, read_templates
 from fairjax.gender.persons import make_persons, names_from, read_persons, terms_from
 from fairjax.gender.scored_models import BLANK
 
@@ -45,8 +45,8 @@ def by_gender(text):
 
 
 def test_hand_computed_score():
-  found = measure_disco(Known('masked', by_gender), NAMES,
-                        templates=read_templates(['PERSON often BLANK.', 'PERSON likes BLANK.']))
+  templates = [Template('PERSON often BLANK.'), Template('PERSON likes BLANK.')]
+  found = measure_disco(Known('masked', by_gender), NAMES, templates=templates)
   # sews, fishes, tea, sings, reads in both templates: 10 tests. Sews and fishes differ: chi-square
   # 50 with one degree of freedom. Sings: 11 of 30 against 1 of 20 (chi-square 6.6, p 0.0103).
   assert found['tests'] == 10 and found['divisor'] == [10]
@@ -73,7 +73,7 @@ def test_the_correction_may_be_that_of_a_template():
   def rule(text):
     return by_gender(text)[1:]
 
-  many = read_templates(['PERSON often BLANK.', 'PERSON likes BLANK.'])
+  many = [Template('PERSON often BLANK.'), Template('PERSON likes BLANK.')]
   per_template = measure_disco(Known('masked', rule), NAMES, templates=many, top=2,
                                per_template=True)
   overall = measure_disco(Known('masked', rule), NAMES, templates=many, top=2)
@@ -82,14 +82,16 @@ def test_the_correction_may_be_that_of_a_template():
   assert per_template['significant'][0]['p_corrected'] == pytest.approx(3 * p)
 
 
-def test_templates_are_the_papers():
+def test_templates_are_the_papers(tmp_path):
   templates = read_templates()
   assert len(templates) == 14 and sum(t.ends_with_blank for t in templates) == 11
   terms = make_persons('terms', 't', {'f': ('queen', 'nun'), 'm': ('king', 'monk')})
   assert templates[4].sentence(terms, 'queen') == f'The queen likes to {BLANK}.'
   assert templates[11].sentence(terms, 'queen') == f"{BLANK} was the queen's major at college."
   assert templates[10].sentence(NAMES, 'Ada1') == f'Ada1 studied {BLANK} at college.'
-  assert read_templates(['[PERSON] studied [BLANK] at college.']) == templates[10:11]
+  path = tmp_path / 'templates'
+  path.write_text('# one\n\n[PERSON] studied [BLANK] at college.\n')
+  assert read_templates(path) == templates[10:11]
 
 
 def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_ending():
@@ -107,8 +109,21 @@ def test_a_causal_model_chooses_by_the_whole_sentence_where_the_blank_is_no_endi
   assert len(without['not_asked']) == 3 and len(without['templates']) == 11
 
 
+def test_spellings_of_one_name_or_group_are_one(tmp_path):
+  path = tmp_path / 'names'
+  path.write_text('Jos\u00e9\tMale\nBob\tmale\nAda\tfemale\n\u00c9lodie\tFemale\n')
+  persons = read_persons(path, 'names')
+  assert persons.groups == {'Male': ('Jos\u00e9', 'Bob'), 'female': ('Ada', '\u00c9lodie')}
+  with pytest.raises(UserError, match='single word'):
+    persons.with_initials('A-H')
+  assert persons.with_initials('A-J').groups['female'] == ('Ada', '\u00c9lodie')
+  path.write_text('Jos\u00e9\tmale\nJose\u0301\tmale\nAda\tfemale\nEva\tfemale\n')
+  with pytest.raises(UserError, match='twice'):
+    read_persons(path, 'names')
+
+
 def test_nothing_to_ask_is_one_line():
-  middle = read_templates(["BLANK was PERSON's major."])
+  middle = [Template("BLANK was PERSON's major.")]
   with pytest.raises(UserError, match='no template ends with BLANK'):
     measure_disco(Known('causal', by_gender), NAMES, templates=middle, infill=False)
   with pytest.raises(UserError, match="no word is a candidate"):
@@ -120,7 +135,7 @@ def test_small_cells_are_those_of_supplied_and_not():
     return ['tea' if 'Ada' in text or text.startswith('Bob1') else 'ale']
 
   found = measure_disco(Known('masked', rule), NAMES, top=1,
-                        templates=read_templates(['PERSON likes BLANK.']))
+                        templates=[Template('PERSON likes BLANK.')])
   # 41 of 50 have tea, 9 ale: of 20 men 3.6 are expected with ale, and 3.6 without tea.
   assert {f['word'] for f in found['significant']} == {'tea', 'ale'}
   assert found['significant_with_small_cells'] == 2
@@ -135,7 +150,7 @@ def test_three_groups():
     return ['sews' if 'Ada' in text else 'walks']
 
   found = measure_disco(Known('masked', rule), persons, top=1,
-                        templates=read_templates(['PERSON often BLANK.']))
+                        templates=[Template('PERSON often BLANK.')])
   assert found['score'] == 2 and found['n'] == {'female': 12, 'male': 12, 'neutral': 12}
   oracle = stats.chi2_contingency([[12, 0, 0], [0, 12, 12]], correction=False)
   sews = next(f for f in found['significant'] if f['word'] == 'sews')
@@ -213,9 +228,12 @@ def test_bad_lists(tmp_path, content, words):
     read_persons(path, 'terms')
 
 
-@pytest.mark.parametrize('lines', [
-  ['PERSON likes tea.'], ['PERSON BLANK.'], ['PERSON BLANK BLANK.'], ['', '# nothing'],
-  ['PERSON likes BLANK.'] * 2])
-def test_bad_templates(lines):
-  with pytest.raises(UserError):
-    read_templates(lines)
+@pytest.mark.parametrize(('text', 'message'), [
+  ('#\nPERSON likes tea.', ':2: .* BLANK once'), ('PERSON BLANK.', ':1: .* nothing but its slots'),
+  ('PERSON BLANK BLANK.', ':1: .* BLANK once'), ('\n# nothing', ': no template'),
+  ('PERSON likes BLANK.\n' * 2, ':2: the template of line 1')])
+def test_bad_templates(text, message, tmp_path):
+  path = tmp_path / 'templates'
+  path.write_text(text)
+  with pytest.raises(UserError, match=message):
+    read_templates(path)

@@ -130,13 +130,13 @@ def test_the_test_file_has_276_without_a_second_gendered_word(test_data):
 
 def test_the_correlation_is_that_of_mean_differences():
   rng = np.random.default_rng(0)
-  names, rests = ('nurse', 'engineer', 'officer', 'clerk'), [' runs.', ' sings']
+  names, rests = ('nurse', 'engineer', 'urologist', 'clerk'), [' runs.', ' sings']
   known = Professions(names, rng.random(4), (), '')
   scores = {pair: rng.random() for pair in zip(*template_pairs(rests, names), strict=True)}
   assert len(scores) == 2 * 2 * 4
   slow = [np.mean([scores[f'A woman{rest}', f'{a} {name}{rest}']
                    - scores[f'A man{rest}', f'{a} {name}{rest}'] for rest in rests])
-          for a, name in zip(('A', 'An', 'An', 'A'), names, strict=True)]
+          for a, name in zip(('A', 'An', 'A', 'A'), names, strict=True)]
   found = bias_of(np.array(list(scores.values())), known)
   assert found['differences'] == pytest.approx(slow)
   assert found['r']['value'] == pytest.approx(scipy.stats.pearsonr(known.shares, slow).statistic)
@@ -255,7 +255,7 @@ def test_steps_and_freezes_end_to_end(tmp_path, printed, refused, found, monkeyp
   assert whole['templates'] == 6 and whole['curve_templates'] == 2 and whole['r']['n'] == 24
   assert whole['truncated'] > 0 and len(whole['dev_pearson']['restarts']) == 2
   assert said.strip() == format_finetune(result).strip()
-  assert said.count('\n| ') == 4  # the header, its rule, a row each
+  assert '\nnone ' in said and '\nall ' in said  # a row each
   assert {p.suffix for p in (tmp_path / 'out').glob('resilience.*')} == {'.json', '.png', '.svg'}
   files = {p: p.read_bytes() for p in (tmp_path / 'out').rglob('restart-*.json')}
   assert len(files) == 4

@@ -126,6 +126,22 @@ def test_outputs_and_names_are_checked_before_anything_is_measured(folder, speak
   assert speaker.calls == 0
 
 
+def test_what_is_left_out_stands_below_the_table(folder, speaker):
+  found, log = measure(folder)
+  bios = {'slope': {'mean': 0.5, 'sd': None, 'low': None}, 'accuracy': {'value': 0.5},
+          'left_out': [f'job {i}' for i in range(12)]}
+  text = table({'a|b': found | {'bios': bios, 'stsb': {
+    'r': {'value': 0.5}, 'dev_pearson': {'value': 0.5}, 'missing': ['piper']}}})
+  assert text.startswith('|  | a\\|b |')
+  assert 'leave out 12 professions with fewer than 10 test biographies' in text
+  assert 'job 9 and 2 more.' in text
+  assert 'leave out 1 professions without a share of women: piper' in text
+  assert not any('not in this table' in line for line in log)
+  _, log = measure(folder, metrics=('winogender',))
+  assert [line for line in log if 'not in this table' in line] == [
+    '[model] measured earlier, and not in this table: disco_names (--metrics)']
+
+
 def test_recorded_scores_need_no_model(folder, monkeypatch):
   def refuse(*args, **kwargs):
     raise AssertionError('opened')

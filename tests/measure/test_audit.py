@@ -204,7 +204,8 @@ def test_the_verb_prints_tables_and_json(tmp_path, faith, printed, found):
                '--scorer=opinion', '--scorer=vader', '--scorer=recorded:human', lexicon(tmp_path)]
   text = printed(*arguments)
   assert '9 texts; 9 (100.0 %) hold a sensitive token of faith (0 of several values' in text
-  assert '| Old Catholic | 3 | ' in text and '| opinion and vader | 9 | ' in text
+  for row in ('Old Catholic +3 ', 'opinion and vader +9 '):
+    assert re.search(f'^{row}', text, re.M)
   assert ('recorded:human: own bias not measured: recorded scores say nothing about other texts.'
           in text)
   some, both = found(*arguments, '--limit=4'), found(*arguments, '--scored=prefix+continuation')

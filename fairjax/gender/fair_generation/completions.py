@@ -104,8 +104,9 @@ def _read_entry(entry: Any, where: str) -> Profession:
   gender, words = gender.strip(), _words(name)
   if gender not in ('', *GENDERS):
     raise UserError(f"{where}: '{gender}' is neither female nor male")
-  if not words or any(w in _ENDS for w in words):
-    raise UserError(f'{where}: {name!r} is no profession: words of letters are expected')
+  if not words or any(w in _ENDS for w in words) or re.search(r'[,;:"“”()\[\]{}<>|/=]', name):
+    raise UserError(f'{where}: {name!r} is no profession: give one a line, without commas, quotes '
+                    'and brackets; female or male after a tab')
   return Profession(' '.join(words), gender, scores)
 
 
