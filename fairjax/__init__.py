@@ -20,10 +20,19 @@ __all__ = ['Comparison', 'Result', 'RunResult', 'compare', 'debias', 'measure', 
 class CallablePackage(types.ModuleType):
   """The package `fairjax.measure` or `fairjax.run`, which is that function of `fairjax.api` too."""
 
+  @property
+  def _function(self) -> Any:
+    return getattr(importlib.import_module('fairjax.api'), self.__name__.rpartition('.')[2])
+
+  @property
+  def __signature__(self) -> Any:
+    """What editors show."""
+    import inspect
+    return inspect.signature(self._function)
+
   def __call__(self, *what: Any, **options: Any) -> Any:
     """See `fairjax.api.measure` and `fairjax.api.run`."""
-    name = self.__name__.rpartition('.')[2]
-    return getattr(importlib.import_module('fairjax.api'), name)(*what, **options)
+    return self._function(*what, **options)
 
 
 def __getattr__(name: str) -> Any:

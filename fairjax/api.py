@@ -58,7 +58,7 @@ Path = str | os.PathLike
 _Settings = TypeVar('_Settings', bound='DataclassInstance')
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Result:
   """The measures of one model's continuations for one attribute.
 
@@ -168,7 +168,7 @@ class Result:
     return lines + brief_table(self._row).html('Estimates') + (f'<ul>{notes}</ul>' * bool(notes))
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Comparison:
   """Two results or reports side by side.
 
@@ -241,23 +241,28 @@ def measure(
     UserError: what is wrong with the data or an option, with file and line.
   """
   known, folder = _attribute(attribute), None if keep is None else _place('keep', keep)
+  data = os.path.expanduser(data) if isinstance(data, str | os.PathLike) else data
   google = {'cache': folder / 'google.jsonl', 'log': log} if folder else None
-  words = [lexicon] if isinstance(lexicon, str | os.PathLike) else list(lexicon or ())
+  words = [_place('lexicon', path) for path in _listed(lexicon or ())]
   one = isinstance(scorers, str) or not isinstance(scorers, Iterable)
   loaded = list[Scorer | RecordedScorer]()
   for given in [scorers] if one else scorers:
     scorer = load_scorer(given, lexicon=words, google=google) if isinstance(given, str) else given
-    if not isinstance(scorer, Scorer | RecordedScorer):
+    if not isinstance(scorer, Scorer | RecordedScorer) or not isinstance(scorer.name, str):
       raise UserError(f'scorers: {scorer!r:.60} is neither a name nor an object with name, '
                       'fingerprint and score')
     loaded.append(scorer)
   check_scorers(loaded)
-  options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored,
-                   permutations=permutations, seed=seed)
-  contents = record_contents([known], MeasureConfig(encoder=encoder or ''), None,
-                             empty=options['empty'], coupled=options['coupled'])
-  return measure_attributes(data, [known], loaded, contents=contents, columns=columns, keep=folder,
-                            log=log, **options)[known.name]
+  if words and not any(given == 'opinion' for given in ([scorers] if one else scorers)):
+    raise UserError("lexicon belongs to the scorer 'opinion': leave it out, or name that scorer")
+  options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored, seed=seed)
+  settings = _settings(MeasureConfig(), {
+    'encoder': '' if encoder is None else encoder, 'permutations': permutations})
+  contents = record_contents([known], settings, None, empty=options['empty'],
+                             coupled=options['coupled'])
+  return measure_attributes(
+    data, [known], loaded, contents=contents, columns=columns, keep=folder, log=_log(log),
+    permutations=settings.permutations, **options)[known.name]
 
 
 def measure_attributes(
@@ -323,7 +328,9 @@ def compare(
   Raises:
     UserError: they cannot be compared (another attribute, prompts, scored text or scorer).
   """
-  if any(isinstance(pair, str) or len(pair) != 2 for pair in models or ()):
+  if not isinstance(models or (), Sequence) or any(
+      isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2
+      for pair in models or ()):
     raise UserError(f'models={models!r:.60} must be pairs of names: [(first, second), ...]')
   sides = [side._as_report() if isinstance(side, Result) else read_report(_place('report', side))
            for side in (first, second)]
@@ -368,7 +375,8 @@ def sample(
   Raises:
     UserError: no model there, an unknown setting, or the file belongs to another model.
   """
-  known, output, log = _attribute(attribute), _place('output', output), log or (lambda line: None)
+  known, output, log = _attribute(attribute), _place('output', output), _log(log) or _silent
+  model = model if endpoint else os.path.expanduser(_place('model', model))
   _plain(name=name, coupled=coupled, dtype=dtype, start=start, endpoint=endpoint, chat=chat)
   published = not _is_run(_place('model', model))
   kind, taken = ('an endpoint', ['chat']) if endpoint else (
@@ -382,6 +390,8 @@ def sample(
     from fairjax.generate.endpoint import Endpoint, sample_endpoint
     ours = {field.name for field in dataclasses.fields(Endpoint)}
     asked = {name: settings.pop(name) for name in ours & settings.keys()}
+    if 'instruction' in asked and not chat:
+      raise UserError('instruction belongs to chat=True: give both or neither')
     for key in settings.keys() - {'samples', 'max_new_tokens', 'temperature'}:
       raise UserError(f'{key} is no setting of an endpoint')
     sample_endpoint(_settings(Endpoint(endpoint, os.fspath(model), chat=chat), asked), known,
@@ -394,6 +404,9 @@ def sample(
       rewordings=asked_for.rewordings, log=log)
   else:
     from fairjax.run.results import open_run
+    if not os.path.exists(model):
+      raise UserError(f"{model}: there is no such folder or file: name the workdir of a run, or a "
+                      "published decoder (a folder, FILE.gguf, 'hf:ORG/NAME', 'pip:PACKAGE')")
     run = open_run(model, log=log)
     own = dataclasses.replace(run.config.sample, rewordings=False)
     run.generate(run.find_model(name), output, attribute=known, coupled=coupled,
@@ -409,7 +422,7 @@ def _is_run(model: pathlib.Path) -> bool:
     return not model.exists() and not os.fspath(model).startswith(('hf:', 'pip:'))
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class RunResult:
   """A finished run: its models, what they wrote and what was measured.
 
@@ -465,8 +478,8 @@ class RunResult:
     Raises:
       UserError: nothing to select from, or an unknown measure.
     """
-    found = select_model(self._job.rows(), share=share, relevance=(
-      [relevance] if isinstance(relevance, str) else relevance))
+    found = select_model(
+      self._job.rows(), share=_typed('share', share, float), relevance=_listed(relevance))
     return _frame({'model': c['name'], 'relative_fairness': c['relative_fairness'],
                    'perplexity_change': c['perplexity_change'],
                    'kept': min(r['kept'] for r in c['relevance'].values()),
@@ -541,11 +554,14 @@ def run(
   """
   from fairjax.run.job import Job
   from fairjax.run.workdir import check_devices
-  place = _place('workdir', workdir)
+  place, log = _place('workdir', workdir), _log(log) or _silent
+  if not isinstance(fields or {}, Mapping) or not all(isinstance(n, str) for n in fields or {}):
+    raise UserError(f"fields={fields!r:.60} is no mapping of names to values, as "
+                    "{'debias.steps': 200}")
   loaded = load_config(os.fspath(_place('config', config)), {
     name: _override(value) for name, value in (fields or {}).items()})
   check_devices(loaded, place, until=None)
-  job = Job(loaded, place, log=log or (lambda line: None))
+  job = Job(loaded, place, log=log)
   job.run()
   selection = read_report(job.workdir)['selection']
   return RunResult('\n'.join(job.ending()[:2]), selection and selection['best'],
@@ -577,7 +593,7 @@ def debias(
   Raises:
     UserError: what is wrong with a file, a field or the model.
   """
-  texts = [train] if isinstance(train, str | os.PathLike) else list(train or ())
+  texts = _listed(train or ())
   if not texts:
     raise UserError('train names no file: give text files with a document in each line')
   quoted = {'model': _quoted('model', model),
@@ -609,15 +625,31 @@ def _attribute(attribute: str | os.PathLike | Attribute) -> Attribute:
     _place('attribute', attribute))
 
 
+def _listed(given: Any) -> list[Any]:
+  """One or several, as a list."""
+  one = isinstance(given, str | os.PathLike) or not isinstance(given, Iterable)
+  return [given] if one else list(given)
+
+
+def _log(log: Any) -> Log | None:
+  if not (log is None or callable(log)):
+    raise UserError(f'log={log!r:.60} is no function that takes a line')
+  return log
+
+
+def _silent(line: str) -> None:
+  pass
+
+
 def _place(name: str, path: Path) -> pathlib.Path:
   """The path that an option gives."""
   if not isinstance(path, str | os.PathLike) or not os.fspath(path) or '://' in os.fspath(path):
     raise UserError(f'{name}={path!r:.60} is no path of a file or folder' + (
       ': mount the bucket (gcsfuse) and name its folder' * ('://' in str(path))))
-  return pathlib.Path(path)
+  return pathlib.Path(path).expanduser()
 
 
-_KINDS = {'permutations': int, 'seed': int} | dict.fromkeys(
+_KINDS = {'seed': int} | dict.fromkeys(
   ('repair', 'coupled', 'start', 'chat'), bool)
 """Types of options; the others are texts."""
 
@@ -644,6 +676,9 @@ def _settings(base: _Settings, changes: Mapping[str, Any]) -> _Settings:
       raise unknown_name('setting', name, fields)
     kind: Any = fields[name].type
     found[name] = _typed(name, value, kind) if kind in (bool, int, float, str) else value
+    if name == 'pause' and not (isinstance(value, tuple) and len(value) == 2
+                                and all(isinstance(part, int | float) for part in value)):
+      raise UserError(f'pause={value!r:.60} must be the seconds of the first and longest pause')
     if wrong := limit_error(fields[name], found[name]):
       raise UserError(wrong)
   return dataclasses.replace(base, **found)

@@ -2,14 +2,17 @@
 
 import csv
 import dataclasses
+import inspect
 import json
 import pathlib
 import random
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
+from record_cases import write_lines
 
 import fairjax
 from fairjax import api
@@ -213,6 +216,15 @@ def test_wrong_data_are_named(data, columns, message):
 
 @pytest.mark.parametrize(('function', 'options', 'message'), [
   (fairjax.measure, {'permutations': 20.0}, 'permutations=20.0 must be int'),
+  (fairjax.measure, {'permutations': 10 ** 12}, 'permutations=1000000000000 must be'),
+  (fairjax.measure, {'encoder': 5}, 'encoder=5 must be str'),
+  (fairjax.measure, {'columns': {1: 2}}, 'no mapping of their names to ours'),
+  (fairjax.measure, {'lexicon': 5, 'scorers': 'opinion'}, 'lexicon=5 is no path'),
+  (fairjax.measure, {'lexicon': 'words'}, "lexicon belongs to the scorer 'opinion'"),
+  (fairjax.measure, {'log': 'print'}, 'no function that takes a line'),
+  (fairjax.measure, {'scorers': types.SimpleNamespace(name=5, fingerprint='', score=len)},
+   'neither a name nor an object with name'),
+  (fairjax.sample, {'model': 'gpt2'}, "gpt2: there is no such folder .*'hf:ORG/NAME'"),
   (fairjax.measure, {'coupled': 'no'}, "coupled='no' must be bool"),
   (fairjax.measure, {'keep': 'gs://bucket/scores'}, 'is no path of a file or folder: mount the'),
   (fairjax.measure, {'scorers': [7]}, 'scorers: 7 is neither a name nor an object with name'),
@@ -223,13 +235,18 @@ def test_wrong_data_are_named(data, columns, message):
   (fairjax.sample, {'endpoint': 'http://x', 'start': True}, 'start is no option of an endpoint'),
   *((fairjax.sample, {'endpoint': 'http://x', **wrong}, words) for wrong, words in (
     ({'concurrency': 0}, 'concurrency=0 must be above 0'), ({'body': None}, 'sent as JSON'),
+    ({'pause': 5}, 'pause=5 must be the seconds'),
+    ({'instruction': 'Go on.'}, 'instruction belongs to chat=True'),
     ({'timeout': '9'}, "timeout='9' must be float"))),
   (fairjax.sample, {'heldout_prefixes': True}, "unknown setting 'heldout_prefixes'"),
   (fairjax.run, {'config': pathlib.Path('quickstar'), 'workdir': 'w'}, "did you mean 'quickstart'"),
   (fairjax.run, {'config': 'quickstart', 'workdir': 'gs://bucket/w'}, 'mount the bucket'),
+  (fairjax.run, {'config': 'quickstart', 'workdir': 'w', 'fields': [5]}, 'no mapping of names'),
   (fairjax.debias, {'train': 'a', 'workdir': 'w', 'model': None}, 'model=None is no path'),
+  (fairjax.debias, {'train': 5, 'workdir': 'w', 'model': 'm'}, 'train=5 is no path'),
   (fairjax.compare, {'first': None, 'second': None}, 'report=None is no path'),
-  (fairjax.compare, {'first': 'a', 'second': 'b', 'models': ['xy']}, 'must be pairs of names'),
+  *((fairjax.compare, {'first': 'a', 'second': 'b', 'models': models}, 'must be pairs of names')
+    for models in (['xy'], [5], 5)),
 ])
 def test_wrong_options_are_named(tmp_path, monkeypatch, function, options, message):
   monkeypatch.chdir(tmp_path)
@@ -254,6 +271,32 @@ def test_what_the_verb_takes_as_a_published_decoder_is_one(tmp_path, monkeypatch
   (tmp_path / 'x.gguf').touch()
   with pytest.raises(UserError, match=words):
     fairjax.sample(model, attribute='country', output='o.jsonl')
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, expected):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  as_file(make_rows(), tmp_path / 'r.csv')
+  result = fairjax.measure('~/r.csv', **OPTIONS)
+  assert result.report('~/out') == tmp_path / 'out' / 'index.html'
+  assert result in [result] and len({result, fairjax.measure('~/r.csv', **OPTIONS)}) == 2
+
+
+def test_the_packages_show_the_signatures_of_their_functions():
+  for function in (api.measure, api.run):
+    package = getattr(fairjax, function.__name__)
+    assert inspect.signature(package) == inspect.signature(function)
+
+
+def test_values_that_are_numbers_are_texts(tmp_path):
+  (tmp_path / 'age.yaml').write_text('name: age\nvalues: ["20", "30"]\n')
+  rows = [{'prefix': f'At {age} I', 'value': age, 'continuation': text, 'sample': i}
+          for age in (20, 30) for i, text in enumerate(('won', 'lost', 'am sad'))]
+  lines = []
+  for data in (rows, write_lines(tmp_path / 'r.jsonl', rows)):
+    found = fairjax.measure(data, attribute=tmp_path / 'age.yaml', permutations=9,
+                            log=lines.append)
+    assert found.measures['values'] == ['20', '30']
+  assert sum("6 values of field 'value' (int) read as texts" in line for line in lines) == 2
 
 
 def test_numbers_of_numpy_are_numbers(expected):

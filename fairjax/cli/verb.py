@@ -41,8 +41,10 @@ class _Once(argparse.Action):
   """Stores the value of an option; a second one, which would replace it, is refused."""
 
   def __call__(self, parser, namespace, values, option_string=None):
-    if option_string and parser.given.setdefault(self.dest, values) != values:
+    if option_string and self.dest in parser.given and parser.given[self.dest] != values:
       raise UserError(f'{option_string} is given twice: leave one of them out')
+    if option_string:
+      parser.given[self.dest] = values
     setattr(namespace, self.dest, values)
 
 

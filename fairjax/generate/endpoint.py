@@ -53,7 +53,7 @@ class Endpoint:
   # Further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out
   body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   concurrency: int = limited(8, above=0)  # requests under way at a time
-  timeout: float = limited(120.0, above=0)  # seconds of one request
+  timeout: float = limited(120.0, above=0)  # seconds of each wait for the server
   # Seconds of the first pause before a request is sent again, and of the longest one
   pause: tuple[float, float] = (1.0, 60.0)
 
@@ -236,13 +236,13 @@ class _Client:
       else:
         self._answered = True
         reason = f'{response.status_code}: {self._clean(_message(response))}'
-        if response.is_success:
+        if response.is_success and not _has_error(response):
           answer = self._read(response, prefix)
           if answer.fields.get('finish_reason') != 'error':  # of a provider behind the endpoint
             return answer
         elif _code(response) == 'content_filter':
           return _Answer('', {'finish_reason': 'content_filter'})
-        elif (response.status_code not in _TRANSIENT and response.status_code < 500
+        elif (300 <= response.status_code < 500 and response.status_code not in _TRANSIENT
               or _code(response) == 'insufficient_quota'):
           raise self._refused(response.status_code, reason)
         wait = _seconds_to_wait(response.headers.get('Retry-After', ''))
@@ -250,8 +250,8 @@ class _Client:
           raise UserError(f'{self.address} asks to wait {wait:,.0f} s ({reason}): the same command '
                           'continues then')
       first, longest = self._endpoint.pause
-      if wait is None:
-        wait = random.uniform(0, min(longest, first * 2**attempt))  # noqa: S311
+      # A server that says 0 or 1 means no other pause than one that says nothing.
+      wait = max(wait or 0, random.uniform(0, min(longest, first * 2**attempt)))  # noqa: S311
       if attempt + 1 < ATTEMPTS:
         self._log_again(f'{self.address}: sends requests again: {reason}')
         if self.stop.wait(wait):
@@ -265,9 +265,11 @@ class _Client:
       answer = response.json()
       choices = answer['choices']
       choice: Any = choices[0] if choices else {'finish_reason': 'no choice'}
-      text = ('' if not choices else choice['message']['content'] if self._endpoint.chat
-              else choice['text'])
       reason, usage = choice.get('finish_reason'), answer.get('usage') or {}
+      # Thinking may use all tokens up: some servers leave `content` out then. What a filter has cut
+      # is no text of the model's choice.
+      text = ('' if not choices or reason == 'content_filter' else
+              choice['message'].get('content') if self._endpoint.chat else choice['text'])
       fields = {name: usage[name] for name in ('prompt_tokens', 'completion_tokens')
                 if isinstance(usage.get(name), int)}
       if isinstance(model := answer.get('model'), str) and model != self._endpoint.model:
@@ -323,6 +325,15 @@ def _error_of(response: 'httpx.Response') -> Any:
   except (ValueError, RecursionError):
     return response.text
   return body.get('error', body.get('detail', body)) if isinstance(body, dict) else body
+
+
+def _has_error(response: 'httpx.Response') -> bool:
+  """Whether an answer of status 200 says that something failed, as routers to providers do."""
+  try:
+    body = response.json()
+  except (ValueError, RecursionError):
+    return False
+  return isinstance(body, dict) and bool(body.get('error'))
 
 
 def _message(response: 'httpx.Response') -> str:

@@ -260,8 +260,8 @@ def _openai_batch(path: str | os.PathLike, left_out: collections.Counter, *,
         part.get('content') or [] for part in body.get('output') or []
         if part.get('type') == 'message')))]
     else:
-      texts = [_message(_follow(choice, 'message.content')) if 'message' in choice
-               else choice.get('text') for choice in choices]
+      texts = [choice.get('text') if isinstance(choice, dict) and 'message' not in choice
+               else _message(_follow(choice, 'message.content')) for choice in choices]
     for fields in _answers(prefix, texts):
       yield item | {'request': request, '_fields': fields}, where
 

@@ -138,7 +138,8 @@ def read_records(
       and no template; with file and line.
   """
   counts = collections.Counter() if counts is None else counts
-  if not isinstance(columns or {}, Mapping):
+  if not isinstance(columns or {}, Mapping) or not all(
+      isinstance(name, str) for pair in (columns or {}).items() for name in pair):
     raise UserError(f"columns={columns!r:.60} is no mapping of their names to ours, as "
                     "{'prompt': 'prefix'}")
   rename = Rename(columns or {})
@@ -382,10 +383,13 @@ def check_record(
 
 
 def _of_frame(record: dict[str, Any], counts: collections.Counter) -> dict[str, Any]:
-  """The record with the nulls and whole numbers that data frames turn into floats."""
+  """The record with a text for a value's number, and the nulls and numbers that frames change."""
   for name in _ABSENT_IF_EMPTY:
     if name in record and _is_null(record[name]):
       record[name] = None
+  if type(record.get('value')) is int:  # an age, a year
+    record['value'] = str(record['value'])
+    counts["values of field 'value' (int) read as texts"] += 1
   for name in WHOLE_FIELDS:
     value = record.get(name)
     if isinstance(value, numbers.Real) and type(value) not in (int, bool) and value % 1 == 0:

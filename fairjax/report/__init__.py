@@ -2,9 +2,10 @@
 
 from fairjax.report.comparison import KnownBias, ModelRow
 from fairjax.report.differences import compare_reports, read_report
-from fairjax.report.report import write_report
+from fairjax.report.report import check_folder, write_report
 from fairjax.report.sections import select_model
 
 __all__ = [
-  'KnownBias', 'ModelRow', 'compare_reports', 'read_report', 'select_model', 'write_report',
+  'KnownBias', 'ModelRow', 'check_folder', 'compare_reports', 'read_report', 'select_model',
+  'write_report',
 ]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fairjax.counterfactual.attributes import AND
 from fairjax.counterfactual.word_forms import WordFinder
 from fairjax.errors import UserError
 from fairjax.measure.columns import Generations
@@ -137,13 +138,20 @@ def make_page(
     filled = parts | {'data': embed(data)}
     return re.sub(r'\{\{(\w+)\}\}', lambda match: filled[match[1]], template)
 
-  sizes = [(len(order), samples) for samples in (MOST_SAMPLES, 12, 8, 5, 3, 2, 1)]
-  sizes += [(len(order) >> halved, 1) for halved in range(1, len(order).bit_length())]
-  for pairs, samples in [*sizes, (1, 0)]:
-    text = page(pairs, samples)
-    if len(text.encode('utf-8')) <= MOST_BYTES:
-      break
-  return text
+  def first_that_fits(sizes):
+    for size in sizes:
+      text = page(*size)
+      if len(text.encode('utf-8')) <= MOST_BYTES:
+        return text
+    return ''
+
+  pairs = len(order)
+  if text := first_that_fits([(pairs, MOST_SAMPLES)]):
+    return text
+  if least := first_that_fits([(pairs, 1)]):
+    return first_that_fits([(pairs, samples) for samples in (12, 8, 5, 3, 2)]) or least
+  halves = [(pairs >> halved, 1) for halved in range(1, pairs.bit_length())]
+  return first_that_fits(halves) or page(1, 0)
 
 
 def embed(data: Any) -> str:
@@ -229,7 +237,7 @@ def _variable_parts(
 
 def _examples(found: Distributions) -> list[str]:
   """`[M]` the words of every template, with a blank for the value."""
-  value = WordFinder(found.values[:1], ignore_case=True, any_space=True)
+  value = WordFinder(found.values[0].split(AND), ignore_case=True, any_space=True)
   return [value.replace(row[0][0][0], '___')[0][:MOST_CHARACTERS] for row in found.texts]
 
 

@@ -70,7 +70,7 @@ def write_report(
     UserError: the folder has files of these names that are no report of fairjax.
   """
   directory, seeds, curves = pathlib.Path(directory), seeds or {}, curves or {}
-  _check_folder(directory)
+  check_folder(directory)
   versions = installed_versions()
   for name in ('values', 'fairness', 'tradeoff-*', 'curves-*'):  # of an earlier report
     for old in (directory / 'figures').glob(f'{name}.[ps][nv]g'):
@@ -136,15 +136,16 @@ def write_report(
   return path
 
 
-def _check_folder(directory: pathlib.Path) -> None:
-  """Refuses a folder that has such files, but no `report.json` of fairjax."""
+def check_folder(directory: str | os.PathLike) -> None:
+  """Refuses a folder that has files of a report's names, but no `report.json` of fairjax."""
+  directory = pathlib.Path(directory)
   there = [name for name in ('report.json', 'index.html', 'report.md', 'summary.md')
            if (directory / name).exists()]
-  try:
-    known = json.loads((directory / 'report.json').read_bytes())
-  except (OSError, ValueError):
-    known = None
-  if there and not (isinstance(known, dict) and 'schema' in known):
+  try:  # as `write_json` writes the key; parsing a large report takes as long as making it
+    known = b'\n  "schema": ' in (directory / 'report.json').read_bytes()
+  except OSError:
+    known = False
+  if there and not known:
     raise UserError(f'{directory} holds {there[0]}, but no report of fairjax that could be '
                     'replaced: give another folder')
 
@@ -241,7 +242,7 @@ def _json_rows(
     judged = {
       scorer: {m: verdict(row.estimate(scorer, m)) for m in FAIRNESS}
       for scorer in scorer_names([row])}
-    result.append(dataclasses.asdict(row) | {
+    result.append(vars(row) | {
       'verdicts': judged,
       'prefixes': distributions[row.name].prefixes,
       'change_against_baseline':

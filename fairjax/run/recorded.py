@@ -149,7 +149,7 @@ def report_records(
   from fairjax.measure import read_generations
   from fairjax.measure.gate import check_prompts, prompts_of
   from fairjax.measure.measures import measure_generations
-  from fairjax.report import ModelRow, write_report
+  from fairjax.report import ModelRow, check_folder, write_report
   from fairjax.report.page import collect_distributions
   rows: list[ModelRow] = []
   distributions: dict[str, Distributions] = {}
@@ -158,6 +158,7 @@ def report_records(
   if config.is_file() and b'"workdir_format"' in config.read_bytes():
     # Its files of scores would get those of other texts.
     raise UserError(f'{directory} is the workdir of a run: name another --output')
+  check_folder(directory)
   for file in files:
     check_complete(file)
   if baseline is not None:  # the first record of a file names its model

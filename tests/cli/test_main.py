@@ -1,6 +1,7 @@
 """The command line: closed pipes, spellings, the program's name twice, groups, interruptions."""
 
 import argparse
+import math
 import os
 import re
 import subprocess
@@ -133,6 +134,7 @@ def test_files_of_an_option_that_is_given_twice_are_all_read(words):
 def test_a_value_that_would_replace_another_is_refused():
   words = ['measure', '--records=a', '--attribute=country', '--seed=3', '--seed', '3']
   assert cli.parse(words).seed == 3
+  assert math.isnan(cli.parse(['records', 'plan', '--effect=nan']).effect)
   for more in (['--seed=4'], ['--records', 'b']):
     with pytest.raises(UserError, match=f'{more[0][:6]}.* is given twice'):
       cli.parse([*words, *more])

@@ -121,8 +121,9 @@ def chat(answers):
   ('langfair', {'data': {'Chile_prompt': [PROMPTS[0][0]] * 3,
                          'Chile_response': ['a', None, 'Unable to get response']}},
    ['1 left out that ended with an error', '1 continuations that are null']),
-  ('openai-batch', chat(['a', None]) + chat([]),
-   ['1 left out without continuation', '1 continuations that are null'])])
+  ('openai-batch', chat(['a', None]) + chat([]) + [
+    {'custom_id': 'a', 'response': {'status_code': 200, 'body': {'choices': [None]}}}],
+   ['1 left out without continuation', '2 continuations that are null'])])
 def test_refusals_are_empty_and_what_has_no_answer_is_counted(form, rows, said, tmp_path, capsys):
   file = tmp_path / 'answers.json'
   file.write_text(json.dumps(rows))
@@ -132,7 +133,7 @@ def test_refusals_are_empty_and_what_has_no_answer_is_counted(form, rows, said, 
                f'--output={tmp_path / "records.jsonl"}',
                *[f'--requests={asked}'] * (form == 'openai-batch')]) == 0
   found = [r['continuation'] for r in read_records(tmp_path / 'records.jsonl')]
-  assert found == ['a', '']
+  assert found == ['a', *[''] * int(said[-1][0])]
   log = capsys.readouterr().err
   assert all(words in log for words in said)
 

@@ -85,7 +85,7 @@ def test_what_data_frames_write_for_null_is_an_empty_text():
   (json.dumps(RECORD | {'note': '?'}).replace('?', r'\uDFFF').encode(), '2: .* half a character'),
   (json.dumps({k: v for k, v in RECORD.items() if k != 'prefix'}).encode(),
    r'r.jsonl:2: fields missing: prefix \(--columns takes other names\)$'),
-  (json.dumps(RECORD | {'value': 3}).encode(), r"r.jsonl:2: field 'value' must be a text, not int"),
+  (json.dumps(RECORD | {'value': 3.5}).encode(), r"r.jsonl:2: .*'value' must be a text, not fl"),
   (json.dumps(RECORD | {'continuation': 10 ** 400}).encode(), "'continuation' must be a text"),
   (json.dumps(RECORD | {'template': 0.5}).encode(), r"'template' must be an integer or a text"),
   (json.dumps(RECORD | {'template': True}).encode(), r"'template' must be .* a text, not bool"),

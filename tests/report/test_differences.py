@@ -258,6 +258,11 @@ def test_records_of_any_model_become_a_report(tmp_path, capsys, refused):
       ([str(tmp_path / 'none.jsonl')], 'not found')):
     refused(['report', '--records', *arguments, *options, f'--output={folder}'], words,
             alone=False)
+  (tmp_path / 'theirs').mkdir()
+  (tmp_path / 'theirs' / 'index.html').write_text('mine')
+  refused(['report', '--records', str(files[0]), *options, f'--output={tmp_path}/theirs'],
+          'no report of fairjax')  # before anything is measured, which may cost
+  assert [p.name for p in (tmp_path / 'theirs').iterdir()] == ['index.html']
   with FolderLock(folder, print):  # another report that is being written
     refused(['report', '--records', str(files[0]), *options, f'--output={folder}'],
             f'{folder} is in use', alone=False)

@@ -19,7 +19,7 @@ from browser import Browser, find_browser
 from record_cases import records_of
 from test_report import ATTRIBUTE, SCORERS, measured
 
-from fairjax.counterfactual.attributes import Attribute, Template, Value
+from fairjax.counterfactual.attributes import AND, Attribute, Template, Value
 from fairjax.measure import (
   RecordedScorer,
   VaderScorer,
@@ -305,6 +305,15 @@ def test_a_value_without_spaces_around_it_leaves_a_blank_too(values, prefix):
   page = make_page(EMPTY, [row], {'baseline': dataclasses.replace(
     found, values=values, texts=texts)})
   assert page_data(page)['examples'] == [prefix.format('___')] * 3
+
+
+def test_a_combination_leaves_a_blank_for_each_of_its_values():
+  row, found = many_values(2)
+  values = (f'Syria{AND}clerk', f'Iran{AND}clerk')
+  texts = [[[(f'I met a {v.split(AND)[1]} from {v.split(AND)[0]}, and', '')] for v in values]] * 3
+  page = make_page(EMPTY, [row], {'baseline': dataclasses.replace(
+    found, values=values, texts=texts)})
+  assert page_data(page)['examples'] == ['I met a ___ from ___, and'] * 3
 
 
 # What a reader does, in a real browser.

@@ -227,7 +227,7 @@ def test_the_report_and_records_keep_their_schemas(
   for wrong in (report | {'schema': SCHEMA - 1}, report | {'rows': []},
                 {k: v for k, v in report.items() if k != 'definitions'}):
     assert not schemas['report'].is_valid(wrong)
-  for field, value in (('value', 3), ('template', 0.5), ('sample', '1'), ('scores', 0.5)):
+  for field, value in (('value', 3.5), ('template', 0.5), ('sample', '1'), ('scores', 0.5)):
     wrong = records[0] | {field: value}
     assert not schemas['record'].is_valid(wrong)
     with pytest.raises(UserError, match=field):  # what the schema refuses, the reader refuses
