@@ -185,8 +185,8 @@ def _pretrained_errors(config: Config) -> Iterator[str]:
      'pretrained.model text (data.source=lines, data.train=FILE, ...)'),
     (not config.data.cda, 'data.cda augments the text of step 1, which pretrained.model replaces: '
      'set debias.variants=(..., cda:two)'),
-    (not dropping, f"debias.variants: '{', '.join(dropping)}' needs a model with dropout, which "
-     'pretrained.model has not'))
+    (not dropping, f"debias.variants: '{', '.join(dropping)}' is for step 1's own models: "
+     'published decoders are trained without dropout'))
 
 
 def _variant_errors(config: Config) -> Iterator[str]:

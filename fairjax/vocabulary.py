@@ -528,14 +528,15 @@ class TokenizerVocabulary(Vocabulary):
 
   @classmethod
   def read(cls, directory: str | os.PathLike, *, config: Mapping[str, Any] | None = None,
-           content: bytes | None = None, start: bool = False, chat: bool = False,
+           content: bytes | None = None, start: bool = False,
+           chat: str | os.PathLike | None = None,
            options: Mapping[str, Any] | None = None) -> 'TokenizerVocabulary':
     """Reads the tokenizer of a model's folder.
 
     `config`, `content` and `options` are the contents of config.json, tokenizer.json and
     tokenizer_config.json where the folder has none. `start` begins every text with the end of
-    another if the tokenizer begins it with nothing; `chat` asks by the chat template. `UserError`:
-    a file is damaged, no id ends a text, or there is no template, or it fails.
+    another if the tokenizer begins it with nothing; `chat` asks by the chat template of a folder.
+    `UserError`: a file is damaged, no id ends a text, or there is no template, or it fails.
     """
     directory = pathlib.Path(directory)
     path, where = directory / cls.filename, directory / 'config.json'
@@ -563,9 +564,9 @@ class TokenizerVocabulary(Vocabulary):
                      ends[0])
     ends = [separator, *(i for i in ends if i != separator)]
     info = {'end_ids': ends, 'size': size, 'start': start}
-    found = cls(content, info | ({'chat': _read_chat(directory, options)} if chat else {}),
-                tokenizer=tokenizer)
-    if chat:
+    found = cls(content, info | ({} if chat is None else {
+      'chat': _read_chat(pathlib.Path(chat), options)}), tokenizer=tokenizer)
+    if chat is not None:
       found.prompt_ids('This')  # a template that fails does so here
     return found
 
@@ -573,7 +574,8 @@ class TokenizerVocabulary(Vocabulary):
   def digest(content: bytes, info: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of the file, of the ids at both ends of a text, and of the chat."""
     chat = [info['chat']] if 'chat' in info else []
-    deciding = json.dumps([list(info.get('end_ids', ())), bool(info.get('start')), *chat])
+    deciding = json.dumps([list(info.get('end_ids', ())), bool(info.get('start')), *chat],
+                          sort_keys=True)
     return hashlib.sha256(content + deciding.encode()).hexdigest()
 
   def _load(self, content):
@@ -629,24 +631,31 @@ class TokenizerVocabulary(Vocabulary):
     """See `Vocabulary`; by chat the answer of the model is begun with `text`."""
     if self.chat is None:
       return super().prompt_ids(text)
-    return self.encode(self.chat_text(_REQUEST + text) + text)
+    return self.encode(self.chat_text(text))
 
-  def chat_text(self, message: str) -> str:
-    """What a chat model reads of one message of the user, up to its answer."""
+  def chat_text(self, text: str) -> str:
+    """What a chat model reads: a user's request, and the answer that begins with `text`."""
+    # The whole answer is rendered and cut, as `continue_final_message` of transformers does: what
+    # templates write before an answer is not always what they write to ask for one.
+    request, end = _REQUEST + text, '\ufdd0'  # which no text holds
     remedy = ('correct it (chat_template.jinja or tokenizer_config.json), or ask without the chat '
               'template')
     try:
-      text = self._template.render(
-        messages=[{'role': 'user', 'content': message}], add_generation_prompt=True, tools=None,
-        documents=None, **self.chat['tokens'])
+      found = self._template.render(
+        messages=[{'role': 'user', 'content': request},
+                  {'role': 'assistant', 'content': text + end}],
+        add_generation_prompt=False, tools=None, documents=None, **self.chat['tokens'])
     except UserError:
       raise
     except Exception as e:  # a template is a program, and may raise anything
       what = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
       raise UserError(f'the chat template fails ({what}): {remedy}') from None
-    if message not in text:
+    if request.strip() not in found:
       raise UserError(f"the chat template leaves the user's message out: {remedy}")
-    return text
+    answer, _, rest = found.rpartition(end)
+    if not rest and not found.endswith(end) or not answer.endswith(text.lstrip()):
+      raise UserError(f'the chat template leaves the answer out, or changes it: {remedy}')
+    return answer
 
   @functools.cached_property
   def _template(self) -> Any:
@@ -750,15 +759,16 @@ def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
 
   where, generation = directory / 'config.json', directory / 'generation_config.json'
   ids = listed(config)
+  added, named = tokenizer.get_added_tokens_decoder(), named_tokens(directory, 'eos')
   if generation.is_file():
-    # One without the model's own end is a leftover of another model.
+    # One without the model's own end, and with ordinary tokens, is a leftover of another model.
     more = listed(read_json(generation))
-    ids = ids + more if all(i in more for i in ids) else ids
+    if all(i in more for i in ids) or all(i in added and added[i].special for i in more):
+      ids = ids + more
   ids = [i for place, i in enumerate(ids) if i not in ids[:place]]
   if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
     raise UserError(f'{where}: eos_token_id is {ids[0] if len(ids) == 1 else ids or None}; '
                     f'sampling needs the id that ends a text, in [0, {size})')
-  added, named = tokenizer.get_added_tokens_decoder(), named_tokens(directory, 'eos')
   for i in ids:
     special, token = i in added and added[i].special, tokenizer.id_to_token(i)
     if not special and token not in (*_KNOWN_ENDS, *named):
@@ -766,6 +776,13 @@ def _end_ids(directory: pathlib.Path, config: Mapping[str, Any], tokenizer: Any,
                       f'{token!r}, which would cut texts: set it to the id of the end of a text, '
                       'such as <|endoftext|>')
   return ids
+
+
+def has_chat(directory: pathlib.Path) -> bool:
+  """Whether a folder brings a chat template."""
+  config = directory / 'tokenizer_config.json'
+  return (directory / 'chat_template.jinja').is_file() or (
+    config.is_file() and bool(read_json(config).get('chat_template')))
 
 
 def _read_chat(directory: pathlib.Path, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -793,7 +810,7 @@ def _read_chat(directory: pathlib.Path, options: Mapping[str, Any] | None) -> di
   for role in ('bos_token', 'eos_token', 'unk_token', 'pad_token', *extra):
     if (token := token_text((named | extra).get(role))) is not None:
       tokens[role] = token
-  return {'template': template, 'tokens': tokens}
+  return {'template': template, 'tokens': tokens, 'rules': 2}  # 2: the answer is rendered too
 
 
 def token_text(token: Any) -> str | None:

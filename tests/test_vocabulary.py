@@ -394,13 +394,12 @@ TEMPLATE = """{{ bos_token }}
 {% if add_generation_prompt %}
 <answer>
 {% endif %}"""
-# By `apply_chat_template` of transformers 5.24 with the message 'Continue the sentence: She is'.
+# By `apply_chat_template` of transformers 5.24 with the message 'Continue the sentence: She is',
+# the answer 'She is' and `continue_final_message`.
 RENDERED = """<|endoftext|><system>Answer "é" {"a": "é<"}
 {"a":1,"b":"\\u00e9"}
 <user>Continue the sentence: She is<end>
-1None
-<answer>
-"""
+<assistant>She is"""
 
 
 @pytest.fixture
@@ -416,28 +415,45 @@ def chat_folder(tmp_path):
 
 def test_a_chat_model_is_asked_by_its_template_and_begins_with_the_prefix(chat_folder, tmp_path):
   plain = TokenizerVocabulary.read(chat_folder)
-  chat = TokenizerVocabulary.read(chat_folder, chat=True)
-  assert chat.chat_text('Continue the sentence: She is') == RENDERED
-  assert chat.prompt_ids('She is') == plain.encode(RENDERED + 'She is')
+  chat = TokenizerVocabulary.read(chat_folder, chat=chat_folder)
+  assert chat.chat_text('She is') == RENDERED
+  assert chat.prompt_ids('She is') == plain.encode(RENDERED)
   assert plain.prompt_ids('She is') == plain.encode('She is')
   assert chat != plain and plain.chat is None
   chat.save(tmp_path / 'saved')
   again = load_vocabulary(tmp_path / 'saved')
   assert again == chat and again.prompt_ids('She is') == chat.prompt_ids('She is')
   # The file of its own comes first.
-  (chat_folder / 'chat_template.jinja').write_text('{{ messages[0].content }}:')
-  other = TokenizerVocabulary.read(chat_folder, chat=True)
-  assert other.chat_text('He') == 'He:' and other != chat
+  (chat_folder / 'chat_template.jinja').write_text(
+    '{{ messages[0].content }}:{{ messages[1].content }}')
+  other = TokenizerVocabulary.read(chat_folder, chat=chat_folder)
+  assert other.chat_text('He ') == 'Continue the sentence: He :He ' and other != chat
+
+
+@pytest.mark.parametrize(('template', 'text'), [
+  # By apply_chat_template of transformers 5.24 as above: a space before the answer, an opened
+  # thought that an answer has not, and no difference between asking and answering.
+  ("{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]{% else %} "
+   "{{ m['content'] }}</s>{% endif %}{% endfor %}",
+   '[INST] Continue the sentence: He is [/INST] He is'),
+  ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+   "{% if add_generation_prompt %}<|assistant|><think>{% endif %}",
+   '<|user|>Continue the sentence: He is<|end|><|assistant|>He is'),
+  ("{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}<|end|>{% endfor %}",
+   '<|user|>Continue the sentence: He is<|end|><|assistant|>He is')])
+def test_an_answer_begins_as_the_template_begins_answers(chat_folder, template, text):
+  (chat_folder / 'chat_template.jinja').write_text(template)
+  assert TokenizerVocabulary.read(chat_folder, chat=chat_folder).chat_text('He is') == text
 
 
 def test_a_chat_template_has_the_tokens_that_any_file_names(chat_folder):
   (chat_folder / 'chat_template.jinja').write_text(
-    '{{ bos_token }}{{ messages[0].content }}{{ turn_token }}')
+    '{{ bos_token }}{{ messages[0].content }}{{ turn_token }}{{ messages[1].content }}')
   (chat_folder / 'tokenizer_config.json').write_text(json.dumps(
     {'bos_token': None, 'extra_special_tokens': {'turn_token': '<|im_end|>'}}))
   (chat_folder / 'special_tokens_map.json').write_text('{"bos_token": "<|endoftext|>"}')
-  chat = TokenizerVocabulary.read(chat_folder, chat=True)
-  assert chat.chat_text('He') == '<|endoftext|>He<|im_end|>'
+  chat = TokenizerVocabulary.read(chat_folder, chat=chat_folder)
+  assert chat.chat_text('He') == '<|endoftext|>Continue the sentence: He<|im_end|>He'
 
 
 @pytest.mark.parametrize(('template', 'message'), [
@@ -446,10 +462,12 @@ def test_a_chat_template_has_the_tokens_that_any_file_names(chat_folder):
   ('{{ tools.x.y }}', 'fails .UndefinedError'), ('{{ 1 / 0 }}', 'fails .ZeroDivisionError'),
   ("{{ messages.append(1) }}", 'fails .SecurityError'),
   ("{{ ''.__class__.__mro__ }}{{ messages[0].content }}", 'fails .SecurityError'),
-  ('Hello', "leaves the user's message out")])
+  ('Hello', "leaves the user's message out"),
+  ('{{ messages[0].content }}', 'leaves the answer out'),
+  ('{{ messages[0].content }}{{ messages[1].content | upper }}', 'the answer out, or changes')])
 def test_a_chat_template_that_cannot_serve_is_refused_in_one_line(chat_folder, template, message):
   options = {} if template is None else {'chat_template': template}
   (chat_folder / 'tokenizer_config.json').write_text(json.dumps(options))
   with pytest.raises(UserError, match=message):
-    TokenizerVocabulary.read(chat_folder, chat=True)
+    TokenizerVocabulary.read(chat_folder, chat=chat_folder)
   assert TokenizerVocabulary.read(chat_folder).prompt_ids('a')

@@ -61,7 +61,7 @@ from fairjax.pretrained.tokens import (
   within_model,
 )
 from fairjax.progress import write_line
-from fairjax.vocabulary import TokenizerVocabulary, read_json
+from fairjax.vocabulary import TokenizerVocabulary, has_chat, parse_tokenizer, read_json
 
 _T = TypeVar('_T')
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
@@ -699,9 +699,18 @@ class ModelFiles:
 
   def vocabulary(self, *, start: bool = False, chat: bool = False) -> TokenizerVocabulary:
     """The tokenizer as a vocabulary; for `start` and `chat` see `TokenizerVocabulary.read`."""
+    options = self.gguf.tokenizer_config if self.gguf else None
+    content, chat_of = self._gguf_tokenizer if self.gguf else None, self.directory
+    if chat and self.adapter and has_chat(self.adapter.directory):  # it was trained with this one
+      options, chat_of = None, self.adapter.directory
+      own, base = chat_of / 'tokenizer.json', self.directory / 'tokenizer.json'
+      if own.is_file() and parse_tokenizer(own.read_bytes()).to_str() != parse_tokenizer(
+          content or base.read_bytes()).to_str():
+        raise UserError(f'{chat_of} has a chat template and another tokenizer than its base '
+                        f'{self.adapter.base}: merge it with peft (merge_and_unload)')
     return TokenizerVocabulary.read(
-      self.directory, config=self.config, content=self._gguf_tokenizer if self.gguf else None,
-      start=start, chat=chat, options=self.gguf.tokenizer_config if self.gguf else None)
+      self.directory, config=self.config, content=content, start=start,
+      chat=chat_of if chat else None, options=options)
 
   @functools.cached_property
   def _gguf_tokenizer(self) -> bytes:
@@ -816,7 +825,7 @@ def open_model(source: str | os.PathLike) -> ModelFiles:
     if base.config['model_type'] not in DECODERS or base.adapter:
       raise UserError(f'{found} is an adapter of {adapter.base}, which is no decoder of its own: '
                       'merge it with peft (merge_and_unload)')
-    if any((found / name).is_file() for name in ('tokenizer.json', 'chat_template.jinja')):
+    if (found / 'tokenizer.json').is_file():
       lines.append(f'{found} holds a tokenizer, which is not read: that of {adapter.base} is')
     return dataclasses.replace(base, adapter=adapter, lines=[*lines, *base.lines])
   if not path.is_file():

@@ -25,7 +25,9 @@ _PREFIX, _LORA = 'base_model.model.', re.compile(r'(.*)\.lora_([AB])\.(?:default
 _DIGEST = 'fairjax.base_weights'  # in the file's metadata
 # Variants that compute something else with the same tensors, and beginnings that leave the base as
 # it was (PiSSA, OLoRA, CorDA, LoftQ change it).
-_OTHERS = ('alora_invocation_tokens', 'arrow_config', 'monteclora_config', 'layer_replication')
+_OTHERS = ('alora_invocation_tokens', 'arrow_config', 'monteclora_config', 'layer_replication',
+           'use_dora', 'lora_bias', 'modules_to_save', 'trainable_token_indices', 'kasa_config')
+_FROZEN = '.base_layer.weight'  # which PEFT saves of an output that it adapts
 _PLAIN_BEGINNINGS = (True, False, None, 'gaussian', 'eva', 'orthogonal', 'mica')
 
 
@@ -108,15 +110,23 @@ class Adapter:
     """
     pairs: dict[str, dict[str, np.ndarray]] = {}
     modules = {}  # as PEFT names them: the base's files may lack the prefix of GPT-2, or be GGUF
+    known = {published: name for name, published in names.items()}
     for name, tensor in open_tensors([self.directory / WEIGHTS]).items():
-      match = _LORA.fullmatch(name.removeprefix(_PREFIX))
-      module = f'{match[1].removeprefix("transformer.")}.weight' if match else ''
+      plain = name.removeprefix(_PREFIX)
+      match, frozen = _LORA.fullmatch(plain), plain.endswith(_FROZEN)
+      of = match[1] if match else plain.removesuffix(_FROZEN) if frozen else ''
+      module = f'{of.removeprefix("transformer.")}.weight'
       if module == 'lm_head.weight' and 'embed_out.weight' in names.values():
         module = 'embed_out.weight'  # of a GPT-NeoX in transformers 5
-      if module not in names.values():
+      if module not in known:
         raise UserError(f'{self.directory} changes {name}, which is no product of its base '
                         f'{self.base}: it is of another base, or of another kind than LoRA; merge '
                         'it with peft')
+      if match is None:
+        if not np.array_equal(tensor.whole(), tensors[known[module]].whole()):
+          raise UserError(f'{self.directory} changes {name} of its base {self.base} too: merge it '
+                          'with peft (merge_and_unload)')
+        continue
       pairs.setdefault(module, {})[match[2]] = tensor.whole().astype(np.float32)
       modules[module] = match[1]
     if not pairs:

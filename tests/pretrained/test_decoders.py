@@ -175,6 +175,11 @@ def test_every_end_of_a_text_ends_it(make, attribute, tmp_path):
   (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
   vocabulary = load_pretrained(folder, 'lm').files.vocabulary()
   assert (vocabulary.eos_id, vocabulary.end_ids) == (2, (3,))
+  # Special tokens end a text although the model's own end is not among them; words do not.
+  for ids, ends in (([3], (3,)), ([5], ())):
+    (folder / 'generation_config.json').write_text(json.dumps({'eos_token_id': ids}))
+    assert load_pretrained(folder, 'lm').files.vocabulary().end_ids == ends
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [2, 3]}')
   rewrite(folder / 'config.json', lambda config: config.update(eos_token_id=None))
   assert load_pretrained(folder, 'lm').files.vocabulary().fingerprint == vocabulary.fingerprint
   # Whatever follows, the two ends are far more likely than anything else, and equally so.

@@ -14,6 +14,7 @@ from golden_models import rewrite, same, unloadable
 from safetensors.numpy import load_file, save_file
 from test_decoders import make  # noqa: F401  the fixture
 
+from fairjax.errors import UserError
 from fairjax.model.decoder import (
   DecoderModel,
   LoraDecoder,
@@ -134,10 +135,31 @@ def test_an_adapter_of_the_output_of_a_neox_has_the_name_of_transformers(
   adapted(folder, place)
   a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 32), (61, 2)))
   head = 'base_model.model.lm_head.lora_'
-  save_file(load_file(place / WEIGHTS) | {f'{head}A.weight': a, f'{head}B.weight': b},
-            place / WEIGHTS)
+  own = load_file(folder / 'model.safetensors')['embed_out.weight']  # which PEFT saves along
+  frozen = 'base_model.model.lm_head.base_layer.weight'
+  save_file(load_file(place / WEIGHTS) | {
+    f'{head}A.weight': a, f'{head}B.weight': b, frozen: own}, place / WEIGHTS)
   base, found = (load_pretrained(x, 'lm').params['output'] for x in (folder, place))
   np.testing.assert_allclose(found - base, b @ a, rtol=0, atol=1e-5)
+  save_file(load_file(place / WEIGHTS) | {frozen: own + 1}, place / WEIGHTS)
+  unloadable(place, 'lm', 'lm_head.base_layer.weight of its base .* too: merge it')
+
+
+def test_an_adapter_asks_by_its_own_chat_template(make, tmp_path):  # noqa: F811
+  pytest.importorskip('jinja2')
+  folder, place = make('llama'), tmp_path / 'adapter'
+  adapted(folder, place)
+  form = '{{ messages[0].content }}{{ messages[1].content }}'
+  (folder / 'chat_template.jinja').write_text(f'base: {form}')
+  (place / 'tokenizer_config.json').write_text(json.dumps({'chat_template': f'own: {form}'}))
+  tokenizer = json.loads((folder / 'tokenizer.json').read_text())
+  (place / 'tokenizer.json').write_text(json.dumps(tokenizer, indent=4))  # the same one
+  vocabulary = open_model(place).vocabulary(chat=True)
+  assert vocabulary.chat_text('He') == 'own: Continue the sentence: HeHe'
+  tokenizer['added_tokens'].append({**tokenizer['added_tokens'][0], 'id': 61, 'content': '<more>'})
+  (place / 'tokenizer.json').write_text(json.dumps(tokenizer))
+  with pytest.raises(UserError, match='another tokenizer than its base'):
+    open_model(place).vocabulary(chat=True)
 
 
 @pytest.mark.parametrize(('change', 'words'), [
@@ -152,6 +174,8 @@ def test_an_adapter_of_the_output_of_a_neox_has_the_name_of_transformers(
    'changes base_model.model.lm_head.weight, which is no product of its base'),
   ({'config': {'peft_type': 'IA3'}}, r'is an adapter \(IA3\) of .*, and no LoRA'),
   ({'config': {'init_lora_weights': 'pissa_niter_4'}}, "with init_lora_weights='pissa_niter_4'"),
+  ({'config': {'use_dora': True}}, 'with use_dora=True'),
+  ({'config': {'modules_to_save': ['lm_head']}}, r"with modules_to_save=\['lm_head'\]"),
   ({'config': {'alora_invocation_tokens': [3]}}, r'with alora_invocation_tokens=\[3\]'),
   ({'config': {'base_model_name_or_path': '/not/there'}}, 'of /not/there, which is not here'),
   ({'config': {'base_model_name_or_path': '../adapter'}}, 'of ../adapter, which is not here')])

@@ -141,7 +141,8 @@ def test_chat_says_so_and_leaves_prefix_and_continuation_apart(
   out = tmp_path / 'x.jsonl'
   command = ['sample', f'--pretrained={folder}', f'--attribute={attribute}', f'--output={out}',
              '--samples=3', '--max-new-tokens=4', '--chat']
-  (folder / 'chat_template.jinja').write_text('{{ messages[0].content }}\n')
+  (folder / 'chat_template.jinja').write_text(
+    '{{ messages[0].content }}\n{{ messages[1].content }}')
   assert cli.main(command) == 0
   records = list(read_records(out))
   assert {r['prefix'] for r in records} == {

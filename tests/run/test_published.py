@@ -386,7 +386,7 @@ def test_the_default_is_a_whole_job_that_goes_on_and_gives_a_folder(
 
 @pytest.mark.parametrize(('changes', 'words'), [
   ({'model__num_layers': 3}, 'model.num_layers: pretrained.model has sizes of its own'),
-  ({'debias__variants': "('dropout:0.1',)"}, 'needs a model with dropout'),
+  ({'debias__variants': "('dropout:0.1',)"}, 'are trained without dropout'),
   *(({field: value}, field.replace('__', '.') + ': pretrained.model') for field, value in (
     ('data__vocabulary', 'word'), ('data__vocab_size', 99), ('measure__eval_memory_len', 9),
     ('lm__steps', 7), ('lm__learning_rate', 1.0)))])
