@@ -22,6 +22,7 @@ class CallablePackage(types.ModuleType):
 
   @property
   def _function(self) -> Any:
+    """Of `fairjax.api`, with the name of the package."""
     return getattr(importlib.import_module('fairjax.api'), self.__name__.rpartition('.')[2])
 
   @property

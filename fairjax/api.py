@@ -244,16 +244,16 @@ def measure(
   data = os.path.expanduser(data) if isinstance(data, str | os.PathLike) else data
   google = {'cache': folder / 'google.jsonl', 'log': log} if folder else None
   words = [_place('lexicon', path) for path in _listed(lexicon or ())]
-  one = isinstance(scorers, str) or not isinstance(scorers, Iterable)
+  chosen = _listed(scorers)
   loaded = list[Scorer | RecordedScorer]()
-  for given in [scorers] if one else scorers:
+  for given in chosen:
     scorer = load_scorer(given, lexicon=words, google=google) if isinstance(given, str) else given
     if not isinstance(scorer, Scorer | RecordedScorer) or not isinstance(scorer.name, str):
       raise UserError(f'scorers: {scorer!r:.60} is neither a name nor an object with name, '
                       'fingerprint and score')
     loaded.append(scorer)
   check_scorers(loaded)
-  if words and not any(given == 'opinion' for given in ([scorers] if one else scorers)):
+  if words and not any(isinstance(given, str) and given == 'opinion' for given in chosen):
     raise UserError("lexicon belongs to the scorer 'opinion': leave it out, or name that scorer")
   options = _plain(empty=empty, repair=repair, coupled=coupled, scored=scored, seed=seed)
   settings = _settings(MeasureConfig(), {
@@ -632,13 +632,14 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _log(log: Any) -> Log | None:
+  """The function, or None."""
   if not (log is None or callable(log)):
     raise UserError(f'log={log!r:.60} is no function that takes a line')
   return log
 
 
 def _silent(line: str) -> None:
-  pass
+  """Logs nothing; by its name a result can be pickled."""
 
 
 def _place(name: str, path: Path) -> pathlib.Path:
@@ -646,7 +647,7 @@ def _place(name: str, path: Path) -> pathlib.Path:
   if not isinstance(path, str | os.PathLike) or not os.fspath(path) or '://' in os.fspath(path):
     raise UserError(f'{name}={path!r:.60} is no path of a file or folder' + (
       ': mount the bucket (gcsfuse) and name its folder' * ('://' in str(path))))
-  return pathlib.Path(path).expanduser()
+  return pathlib.Path(os.path.expanduser(path))
 
 
 _KINDS = {'seed': int} | dict.fromkeys(
@@ -676,9 +677,9 @@ def _settings(base: _Settings, changes: Mapping[str, Any]) -> _Settings:
       raise unknown_name('setting', name, fields)
     kind: Any = fields[name].type
     found[name] = _typed(name, value, kind) if kind in (bool, int, float, str) else value
-    if name == 'pause' and not (isinstance(value, tuple) and len(value) == 2
-                                and all(isinstance(part, int | float) for part in value)):
-      raise UserError(f'pause={value!r:.60} must be the seconds of the first and longest pause')
+    if name == 'pause' and not (isinstance(value, tuple | list) and len(value) == 2 and all(
+        isinstance(part, int | float | np.number) and part >= 0 for part in value)):
+      raise UserError(f'pause={value!r:.60} must be (seconds of the first, of the longest pause)')
     if wrong := limit_error(fields[name], found[name]):
       raise UserError(wrong)
   return dataclasses.replace(base, **found)

@@ -5,7 +5,7 @@
 #   launch/create.sh NAME TPU ZONE [FLAG...]
 #   launch/create.sh my-run v5litepod-16 us-west4-a --spot
 #
-# FLAGs go to gcloud compute tpus queued-resources create. For another project of all scripts here:
+# FLAGs go to gcloud compute tpus queued-resources create. For another project, in all scripts:
 # export CLOUDSDK_CORE_PROJECT=ID
 set -euo pipefail
 
@@ -15,9 +15,11 @@ if (( $# < 3 )); then
 fi
 name=$1 tpu=$2 zone=$3
 shift 3
-project=()
+project='' last=''
 for flag in "$@"; do
-  [[ $flag != --project=* ]] || project=("$flag")
+  [[ $flag != --project=* ]] || project=$flag
+  [[ $last != --project ]] || project=--project=$flag
+  last=$flag
 done
 case $tpu in
   v2-* | v3-* | v4-*) runtime='tpu-ubuntu2204-base' ;;
@@ -32,9 +34,9 @@ esac
 gcloud compute tpus queued-resources create "$name" "--zone=$zone" "--accelerator-type=$tpu" \
   "--runtime-version=$runtime" "--node-id=$name" \
   "--labels=managed-by=fairjax,fairjax-name=$name" --valid-until-duration=6h "$@" --async --quiet
-echo "delete it with: launch/delete.sh $name $zone ${project[*]}"
+echo "delete it with: launch/delete.sh $name $zone $project"
 while :; do
-  state=$(gcloud compute tpus queued-resources describe "$name" "--zone=$zone" "${project[@]}" \
+  state=$(gcloud compute tpus queued-resources describe "$name" "--zone=$zone" ${project:+"$project"} \
     '--format=value(state.state)')
   echo "$state"
   case $state in

@@ -12,7 +12,7 @@
 #   worker.sh exec    COMMAND...               run it in the foreground with what is installed
 #
 # All of a job is in ~/fairjax-launch/JOB: code, command, log, pid of the supervisor, child that it
-# waits for, stopping, exit, secrets.env (mode 0600).
+# waits for, stopping, exit, buckets, secrets.env (mode 0600).
 # Exit codes of the command: 42 and those of signals (129 and more) start it again, at most
 # RESTARTS times; 0 is done; 2 and all others never start again.
 set -euo pipefail

@@ -235,7 +235,7 @@ def test_wrong_data_are_named(data, columns, message):
   (fairjax.sample, {'endpoint': 'http://x', 'start': True}, 'start is no option of an endpoint'),
   *((fairjax.sample, {'endpoint': 'http://x', **wrong}, words) for wrong, words in (
     ({'concurrency': 0}, 'concurrency=0 must be above 0'), ({'body': None}, 'sent as JSON'),
-    ({'pause': 5}, 'pause=5 must be the seconds'),
+    ({'pause': 5}, 'pause=5 must be .seconds'), ({'pause': [1, -1]}, 'must be .seconds of the f'),
     ({'instruction': 'Go on.'}, 'instruction belongs to chat=True'),
     ({'timeout': '9'}, "timeout='9' must be float"))),
   (fairjax.sample, {'heldout_prefixes': True}, "unknown setting 'heldout_prefixes'"),
@@ -278,6 +278,8 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, expected):
   as_file(make_rows(), tmp_path / 'r.csv')
   result = fairjax.measure('~/r.csv', **OPTIONS)
   assert result.report('~/out') == tmp_path / 'out' / 'index.html'
+  with pytest.raises(UserError, match='nobody-here'):
+    fairjax.measure('~nobody-here/r.csv', **OPTIONS)
   assert result in [result] and len({result, fairjax.measure('~/r.csv', **OPTIONS)}) == 2
 
 
@@ -292,11 +294,16 @@ def test_values_that_are_numbers_are_texts(tmp_path):
   rows = [{'prefix': f'At {age} I', 'value': age, 'continuation': text, 'sample': i}
           for age in (20, 30) for i, text in enumerate(('won', 'lost', 'am sad'))]
   lines = []
-  for data in (rows, write_lines(tmp_path / 'r.jsonl', rows)):
+  for data in (rows, write_lines(tmp_path / 'r.jsonl', rows),
+               [r | {'value': np.int64(r['value'])} for r in rows],
+               [r | {'value': float(r['value'])} for r in rows]):
     found = fairjax.measure(data, attribute=tmp_path / 'age.yaml', permutations=9,
                             log=lines.append)
     assert found.measures['values'] == ['20', '30']
-  assert sum("6 values of field 'value' (int) read as texts" in line for line in lines) == 2
+  assert sum("6 values of field 'value' that are numbers, read" in line for line in lines) == 4
+  with pytest.raises(UserError, match="field 'value' must be a text, not bool"):
+    fairjax.measure([r | {'value': True, 'template': 'a'} for r in rows],
+                    attribute=tmp_path / 'age.yaml')
 
 
 def test_numbers_of_numpy_are_numbers(expected):

@@ -204,7 +204,8 @@ def folder_fault(folder: pathlib.Path) -> str:
 def bucket_fault(bucket: str) -> str:
   """Why a bucket cannot be written to with gcloud's account, or ''."""
   if bucket.startswith(f'{MOUNTS}/'):  # as workers of `tpu run` have it
-    return folder_fault(pathlib.Path(bucket)) if os.path.ismount(bucket) else 'it is not mounted'
+    mounted = os.path.ismount('/'.join(bucket.split('/')[:4]))
+    return folder_fault(pathlib.Path(bucket)) if mounted else f'{bucket} is not mounted'
   if not re.fullmatch(r'gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/.*)?', bucket):
     raise UserError(f"--bucket='{bucket}' must be gs://BUCKET")
   if not shutil.which('gcloud'):

@@ -257,7 +257,7 @@ def check_command(
                     'one machine')
   for name in ('workdir', 'output', 'keep'):
     place = str(getattr(inner, name, None) or '/')
-    if not place.startswith(('gs://', '/')):
+    if not place.startswith(('gs:/', '/')):  # a Path has one slash fewer than its text
       raise UserError(f'tpu run: --{name}={place} would be in the folder of the code, which every '
                       'worker has for itself and the next launch removes: take gs://BUCKET/DIR, or '
                       'the absolute path of a disk that stays')

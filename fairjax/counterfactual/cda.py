@@ -193,9 +193,9 @@ class GenderSwap:
     if self.neutral:
       known = self.pairs.to_neutral
       before, after = context(text, start, end, reach=CONTEXT)
-      if word == 'her' and ('him' in known or 'his' in known):
-        word = 'him' if her_is_object(before, after) else 'his'
-      elif word == 'his' and 'hers' in known and his_is_independent(before, after):
+      if word == 'her' and her_is_object(before, after):
+        word = 'him'
+      elif word == 'his' and his_is_independent(before, after):
         word = 'hers'
       return known.get(word, '')
     if not self._pronouns or word not in ('him', 'his', 'her', 'hers'):

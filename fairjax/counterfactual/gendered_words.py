@@ -37,8 +37,9 @@ _NO_WORD = re.compile(r'\W|.*[,;:"“”()\[\]{}<>|/=]')
 # Not in the built-in list, for the reasons given there, but they show which column of another list
 # is male.
 _MORE_MALE = frozenset('dude dudes chap lord lords god gods governor master host poet'.split())
-# Of "his" (their, theirs) and "her" (them, their) a sentence decides which neutral word it takes.
-_TWO_USES = ('his', 'her')
+# "his" is their or theirs, "her" them or their, as the sentence has it. These partners have the
+# second use alone, whose neutral word is theirs.
+_SECOND_USE = {'his': 'hers', 'her': 'him'}
 _MORE_FEMALE = frozenset('chick chicks goddess governess mistress hostess poetess miss'.split())
 
 
@@ -167,10 +168,9 @@ def _collect(
                       f'{replaced_by[left][1]}: a replacement is given once')
     pairs.setdefault(pair, place)
     for word in pair if neutral else ():
-      if word in _TWO_USES:
-        if pair == _TWO_USES or word not in to_neutral:
-          to_neutral[word] = neutral[0]
-      elif to_neutral.setdefault(word, neutral[0]) != neutral[0]:
+      if _SECOND_USE.get(word) in pair:
+        continue
+      if to_neutral.setdefault(word, neutral[0]) != neutral[0]:
         raise UserError(f"{place}: the neutral word of '{word}' is '{neutral[0]}' here and "
                         f"'{to_neutral[word]}' before: give it once")
   # A row as written has priority over a row read in the other direction.

@@ -401,9 +401,9 @@ def _own(path: pathlib.Path, name: str) -> CausalModel:
 
 def check_model(path: pathlib.Path, name: str) -> None:
   """Refuses what is no model, and a name where a folder holds a single one."""
+  is_encoder(path)  # raises where the folder holds no model
   if name != 'baseline' and (is_published(path) or not _is_workdir(path)):
     raise UserError(f'{path} is a single model, no workdir: leave @{name} out')
-  is_encoder(path)  # reads what the folder says it is
 
 
 def is_published(path: pathlib.Path) -> bool:

@@ -91,7 +91,7 @@ def _left_out(model: str, of: Mapping[str, Mapping[str, Any]]) -> list[str]:
       ('bios', 'Bios', 'left_out', f'with fewer than {LEAST_COUNT} test biographies of a gender')):
     if names := of.get(metric, {}).get(key):
       more = f' and {len(names) - _NAMED} more' * (len(names) > _NAMED)
-      lines.append(f"{title}: of {model} r and slope leave out {len(names)} professions {what}: "
+      lines.append(f"{title}: of {model} r and slope leave out {len(names)} {what}: "
                    f"{', '.join(names[:_NAMED])}{more}.")
   for own in of.values():
     if small := own.get('significant_with_small_cells'):

@@ -53,7 +53,7 @@ class Endpoint:
   # Further fields of each request, e.g. `{'top_p': 0.9}`; None takes a field out
   body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   concurrency: int = limited(8, above=0)  # requests under way at a time
-  timeout: float = limited(120.0, above=0)  # seconds of each wait for the server
+  timeout: float = limited(120.0, above=0)  # seconds of each wait, for a part of an answer
   # Seconds of the first pause before a request is sent again, and of the longest one
   pause: tuple[float, float] = (1.0, 60.0)
 
@@ -235,22 +235,24 @@ class _Client:
                           'whether the server runs') from None
       else:
         self._answered = True
-        reason = f'{response.status_code}: {self._clean(_message(response))}'
-        if response.is_success and not _has_error(response):
+        status = _status(response)
+        reason = f'{status}: {self._clean(_message(response))}'
+        if status < 300:
           answer = self._read(response, prefix)
           if answer.fields.get('finish_reason') != 'error':  # of a provider behind the endpoint
             return answer
         elif _code(response) == 'content_filter':
           return _Answer('', {'finish_reason': 'content_filter'})
-        elif (300 <= response.status_code < 500 and response.status_code not in _TRANSIENT
-              or _code(response) == 'insufficient_quota'):
-          raise self._refused(response.status_code, reason)
+        elif _code(response) == 'insufficient_quota':
+          raise self._refused(429, reason)
+        elif status < 500 and status not in _TRANSIENT:
+          raise self._refused(status, reason)
         wait = _seconds_to_wait(response.headers.get('Retry-After', ''))
         if (wait or 0) > LONGEST_WAIT:
           raise UserError(f'{self.address} asks to wait {wait:,.0f} s ({reason}): the same command '
                           'continues then')
       first, longest = self._endpoint.pause
-      # A server that says 0 or 1 means no other pause than one that says nothing.
+      # A Retry-After of 0 or 1 must not switch the growing pauses off.
       wait = max(wait or 0, random.uniform(0, min(longest, first * 2**attempt)))  # noqa: S311
       if attempt + 1 < ATTEMPTS:
         self._log_again(f'{self.address}: sends requests again: {reason}')
@@ -327,13 +329,17 @@ def _error_of(response: 'httpx.Response') -> Any:
   return body.get('error', body.get('detail', body)) if isinstance(body, dict) else body
 
 
-def _has_error(response: 'httpx.Response') -> bool:
-  """Whether an answer of status 200 says that something failed, as routers to providers do."""
+def _status(response: 'httpx.Response') -> int:
+  """The status, also of an error that a router to providers puts into an answer of status 200."""
   try:
     body = response.json()
   except (ValueError, RecursionError):
-    return False
-  return isinstance(body, dict) and bool(body.get('error'))
+    body = None
+  if not response.is_success or not isinstance(body, dict) or body.get('choices') or (
+      not body.get('error')):
+    return response.status_code
+  code = _code(response)
+  return code if isinstance(code, int) and 400 <= code < 600 else 502
 
 
 def _message(response: 'httpx.Response') -> str:

@@ -383,13 +383,14 @@ def check_record(
 
 
 def _of_frame(record: dict[str, Any], counts: collections.Counter) -> dict[str, Any]:
-  """The record with a text for a value's number, and the nulls and numbers that frames change."""
+  """The record with a text for a value's number, and without the nulls and floats of frames."""
   for name in _ABSENT_IF_EMPTY:
     if name in record and _is_null(record[name]):
       record[name] = None
-  if type(record.get('value')) is int:  # an age, a year
-    record['value'] = str(record['value'])
-    counts["values of field 'value' (int) read as texts"] += 1
+  number = record.get('value')  # an age, a year
+  if isinstance(number, numbers.Real) and not isinstance(number, bool) and number % 1 == 0:
+    record['value'] = str(int(record['value']))
+    counts["values of field 'value' that are numbers, read as texts"] += 1
   for name in WHOLE_FIELDS:
     value = record.get(name)
     if isinstance(value, numbers.Real) and type(value) not in (int, bool) and value % 1 == 0:

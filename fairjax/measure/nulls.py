@@ -293,9 +293,10 @@ class _Template:
     if coupled:
       size = self.sizes.size
       state, inc = (rng.bit_generator.state['state'][k] for k in ('state', 'inc'))
-      step, row, rows = (_steps(k, inc) for k in (1, size, (_LANES - 1) * size))
+      width = max(8, min(_LANES, _LANE_WORDS // size))
+      step, row, rows = (_steps(k, inc) for k in (1, size, (width - 1) * size))
       lanes = [state]
-      while len(lanes) < _LANES:
+      while len(lanes) < width:
         lanes.append(lanes[-1] * row[0] + row[1] & _STATES - 1)
       _permute_within(_halves(lanes), _halves([step, rows]), _sorting_network(size),
                       self._ranks_by_number, low, found)
@@ -389,10 +390,11 @@ def _place(words, low, values, row):
 
 # Labels of coupled samples. A row of A words, one for each value, is drawn for every sample number
 # of every permutation, one row after the other, as `random_raw` would. PCG64 (O'Neill 2014) steps
-# from x to x * factor + inc modulo 2^128, so that k steps are one such step too (`_steps`): lanes
-# draw and sort as many rows side by side, each from its own place in the sequence.
+# from x to x * factor + inc modulo 2^128, so that k steps are one such step with another factor and
+# increment (`_steps`). Each of 64 lanes therefore begins at a row of its own, and 64 rows are drawn
+# and sorted side by side.
 
-_LANES = 64
+_LANES, _LANE_WORDS = 64, 1 << 14  # words of all lanes, for the cache's sake
 _FACTOR = 0x2360ED051FC65DA44385DF649FCCF645  # of PCG64
 _STATES = 1 << 128
 
@@ -428,9 +430,10 @@ def _permute_within(lanes, steps, network, ranks, low, found):
   """Sets `[B, N]` random labels of samples whose values change places within each number.
 
   `lanes` `[lanes, 2]` are the states of the generator and `steps` `[2, 2, 2]` factor and increment
-  of one step and of one from row to row. `ranks` are `_ranks_by_number`, kept in the bits `low`.
+  of one step, and of the steps from the end of a lane's row to its next row. `ranks` are
+  `_ranks_by_number`, kept in the bits `low`.
   """
-  values, width, numbers = ranks.shape[0], len(lanes), ranks.shape[1] - len(lanes)
+  values, width, numbers = len(ranks), len(lanes), found.shape[1] // len(ranks)
   high_state, low_state = lanes[:, 0].copy(), lanes[:, 1].copy()
   words = np.empty((values, width), np.uint64)
   c32, c58, c63, c64 = np.uint64(32), np.uint64(58), np.uint64(63), np.uint64(64)

@@ -54,10 +54,10 @@ def test_a_bucket_is_written_to_and_left_as_it_was(tmp_path, monkeypatch):
 
 def test_a_worker_looks_at_the_folder_of_its_bucket(tmp_path, monkeypatch):
   bucket = f'{doctor.MOUNTS}/bucket'
-  assert 'not mounted' in doctor.bucket_fault(bucket)
+  assert doctor.bucket_fault(bucket) == f'{bucket} is not mounted'
   monkeypatch.setattr(os.path, 'ismount', lambda path: path == bucket)
   monkeypatch.setattr(doctor, 'folder_fault', lambda folder: f'looked at {folder}')
-  assert doctor.bucket_fault(bucket) == f'looked at {bucket}'
+  assert doctor.bucket_fault(f'{bucket}/run') == f'looked at {bucket}/run'
 
 
 def test_a_bucket_that_refuses_gives_code_2_and_its_reason(tmp_path, monkeypatch, capsys):

@@ -157,9 +157,13 @@ def test_neutral_words(tmp_path):
     path.write_text('\n'.join(order))
     assert GenderSwap(read_word_pairs(path), neutral=True).swap(text)[0] == (
       'They saw them. Their book is red, theirs is blue; their hat is theirs.')
-  path.write_text('he she they\nhim her them\n')
-  new, _, kept = GenderSwap(read_word_pairs(path), neutral=True).swap('She saw her. Her book.')
-  assert new == 'They saw them. Her book.' and kept == [('Her', 'no neutral word')]
+  for more in ([], ['his hers theirs']):  # without a row of the possessive
+    path.write_text('\n'.join(['he she they', 'him her them', *more]))
+    new, _, kept = GenderSwap(read_word_pairs(path), neutral=True).swap('She saw her. Her book.')
+    assert new == 'They saw them. Her book.' and kept == [('Her', 'no neutral word')]
+  path.write_text('his her their\nhis her zir\n')
+  with pytest.raises(UserError, match="neutral word of 'his' is 'zir' here and 'their'"):
+    read_word_pairs(path)
 
 
 def test_names_are_drawn_by_seed_position_and_name():

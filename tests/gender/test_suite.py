@@ -131,11 +131,16 @@ def test_what_is_left_out_stands_below_the_table(folder, speaker):
   bios = {'slope': {'mean': 0.5, 'sd': None, 'low': None}, 'accuracy': {'value': 0.5},
           'left_out': [f'job {i}' for i in range(12)]}
   text = table({'a|b': found | {'bios': bios, 'stsb': {
-    'r': {'value': 0.5}, 'dev_pearson': {'value': 0.5}, 'missing': ['piper']}}})
+    'r': {'value': 0.5}, 'dev_pearson': {'value': 0.5}, 'missing': ['piper']},
+    'coref': found['winogender'] | {'pair_f1': {'value': 1.0}, 'without_share': ['clerk']},
+    'recorded': found['winogender'] | {'without_share': ['nurse']},
+    'disco_names': found['disco_names'] | {'significant_with_small_cells': 3}}})
   assert text.startswith('|  | a\\|b |')
-  assert 'leave out 12 professions with fewer than 10 test biographies' in text
+  assert 'leave out 12 with fewer than 10 test biographies' in text
   assert 'job 9 and 2 more.' in text
-  assert 'leave out 1 professions without a share of women: piper' in text
+  for title, name in (('STS-B', 'piper'), ('probe', 'clerk'), ('recorded scores', 'nurse')):
+    assert f'{title}: of a|b r and slope leave out 1 without a share of women: {name}.' in text
+  assert 'of a|b 3 of the fills that count have fewer than 5 expected persons' in text
   assert not any('not in this table' in line for line in log)
   _, log = measure(folder, metrics=('winogender',))
   assert [line for line in log if 'not in this table' in line] == [

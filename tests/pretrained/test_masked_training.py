@@ -201,6 +201,7 @@ def test_corpus_and_pronouns(tmp_path, refused, found):
   assert all(0 < p < 1 for p in result['p_she'].values())
   row = pretrained_verbs._format_pronouns({'my/m_l_m': result}).splitlines()[-1]
   assert row.startswith(f"my/m_l_m  {result['r']['value']:.3f} (")
+  assert (tmp_path / 'mlm' / 'data' / 'vocabulary').is_dir()  # as the workdir of a run has
   refused(['gender', 'correlations', f'--model={tmp_path}/mlm@typo', f'--bios={folder}/train.txt',
            '--metrics=bios', f'--output={tmp_path}/c'], 'leave @typo out')
 

@@ -311,6 +311,8 @@ def test_a_package_that_no_worker_installs_is_refused(words, named, refused, mon
    '--config.data.cda=one', '--config.data.cda_names=gs://bkt/names.txt'],
   ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
    '--output=/tmp/o.json'],
+  ['measure', '--records=gs://bkt/r.jsonl', '--attribute=country', '--scorer=vader',
+   '--output=gs://bkt/o.json'],
   ['sample', '--pretrained=hf:org/name', '--attribute=country', '--output=/x'],
   ['gender', 'correlations', '--model=hf:org/name', '--professions=gs://bkt/p.tsv', '--output=/x'],
   ['models', 'classifier', '--init=hf:org/name', '--data=gs://bkt/x.tsv', '--output=/x'],

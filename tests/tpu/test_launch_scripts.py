@@ -38,8 +38,8 @@ def test_every_script_is_strict_and_shows_its_usage(script):
   assert done.returncode == 2 and script.name in done.stderr
 
 
-def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE', refused: str = ''
-          ) -> list[list[str]]:
+def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE', refused: str = '',
+          printed: str = '') -> list[list[str]]:
   fake = tmp_path / 'bin' / 'gcloud'
   executable(fake, '#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\n"; } >>"$CALLS"\n'
              f'[[ $4 != describe ]] || echo {state}\n[[ $4 != list ]] || echo one two\n'
@@ -50,6 +50,7 @@ def calls(tmp_path, script: str, *words: str, state: str = 'ACTIVE', refused: st
     ['bash', ROOT / 'launch' / script, *words], capture_output=True, text=True,
     env={**os.environ, 'PATH': f'{fake.parent}:{os.environ["PATH"]}', 'CALLS': str(log)})
   assert done.returncode == (0 if state == 'ACTIVE' and not refused else 1), done.stderr
+  assert printed in done.stdout
   return [line.split('\0')[:-1] for line in log.read_text().splitlines()]
 
 
@@ -66,8 +67,10 @@ def test_create_ends_when_the_slice_is_dead(tmp_path):
 
 
 def test_create_asks_in_the_project_of_its_request(tmp_path):
-  first, second = calls(tmp_path, 'create.sh', 'job', 'v3-8', 'us-west4-a', '--project=other')
-  assert '--project=other' in first and '--project=other' in second
+  for words in (['--project=other', '--spot'], ['--project', 'other']):
+    _, second = calls(tmp_path, 'create.sh', 'job', 'v3-8', 'us-west4-a', *words,
+                      printed='delete.sh job us-west4-a --project=other\n')
+    assert '--project=other' in second
 
 
 def test_clean_goes_on_after_a_request_that_cannot_be_deleted(tmp_path):

@@ -175,10 +175,22 @@ def test_a_slice_on_which_something_runs_is_not_deleted_before_it_was_looked_at(
   assert 'delete' not in cloud.verbs() and cloud.log().count('not deleted') == 2
 
 
-def test_a_slice_that_somebody_else_has_just_made_is_not_deleted(cloud):
-  cloud.world([['ACTIVE']], create='ERROR: (gcloud.x) ALREADY_EXISTS: Resource job exists')
+@pytest.mark.parametrize(('error', 'deleted'), [
+  ('ERROR: (gcloud.x) ALREADY_EXISTS: Resource job exists', False),  # somebody was quicker
+  ('ERROR: (gcloud.x) timed out', True)])  # it may have come into being
+def test_after_a_request_that_failed_only_what_is_ours_is_deleted(cloud, error, deleted):
+  cloud.world([['ACTIVE']], create=error)
   assert cloud.launch(delete_after=True) == 1
-  assert 'delete' not in cloud.verbs() and 'not deleted' in cloud.log()
+  assert ('delete' in cloud.verbs()) == deleted != ('not deleted' in cloud.log())
+
+
+@pytest.mark.parametrize(('states', 'deleted'), [
+  (['WAITING_FOR_RESOURCES'], True), (['ACTIVE', 'REPAIRING'], False)])
+def test_what_is_not_ready_is_deleted_unless_a_command_may_run_there(cloud, states, deleted):
+  cloud.world([states])
+  cloud.hours_pass()
+  assert cloud.launch(delete_after=True) == 42
+  assert ('delete' in cloud.verbs()) == deleted
 
 
 def test_deleting_what_is_not_there_says_so(cloud):

@@ -402,7 +402,7 @@ class FairnessTest:
     low, high = max(0.0, gap - radius), min(bias.width, gap + radius)
     verdict = 'holds' if high <= allowed else 'violated' if low > allowed else 'undecided'
     missing = verdict == 'undecided' and abs(allowed - gap) > 1e-6
-    half = level / 2 if self.method == 'best' else level  # of the two bounds of which it takes one
+    half = level / 2 if self.method == 'best' else level  # 'best' takes the better of two
     return row | {
       'low': low, 'high': high, 'verdict': verdict,
       'samples_to_decide': hoeffding_samples(

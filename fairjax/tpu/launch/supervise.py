@@ -380,13 +380,13 @@ class WatchedSlice:
         return PREEMPTED
       if state.kind == ABSENT:
         self._asked = True  # from here on: a create that fails may have created something
+        begun = time.monotonic()
         try:
           self._executor.run(create(self._spec))
         except StepFailed as e:
           self.may_run = 'ALREADY_EXISTS' in e.result.errors  # somebody was quicker
           raise
         self._made = True
-        begun = time.monotonic()
       elif state.kind == DEAD and state.quota:
         self._executor.log('a limit of the project is reached; asking again cannot help')
         return USER_ERROR
@@ -473,8 +473,8 @@ class WatchedSlice:
       self.may_run = True
       self._executor.run(start(spec))  # changes nothing where it runs
     except StepFailed:
-      if self.state().kind != READY:
-        self.may_run = False
+      if (kind := self.state().kind) != READY:
+        self.may_run = kind == UNKNOWN
         return None
       raise
     return 0 if detach else self._follow(spec)
@@ -494,8 +494,8 @@ class WatchedSlice:
         code = joint_code(code for _, code in found.values())
         self._executor.log(f'ended with code {code} ({verdict(code)}) on {len(found)} workers')
         return PREEMPTED if verdict(code) == RESTART else code
-      if self.state().kind != READY:
-        self.may_run = False
+      if (kind := self.state().kind) != READY:
+        self.may_run = kind == UNKNOWN
         return None
       if any(state == 'absent' for state, _ in found.values()):
         self._executor.log('a worker was started anew: starting the command there')
