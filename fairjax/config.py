@@ -79,7 +79,8 @@ class DataConfig:
   seed: int = limited(0, min=0, below=1 << 32)
   vocabulary: str = 'sentencepiece'  # sentencepiece | word | folder of one or of a model
   vocab_size: int = limited(8000, above=3)  # upper limit for a word vocabulary
-  # lines that SentencePiece is trained on, a seeded sample; 0: no limit
+  # lines that SentencePiece is trained on, a seeded sample; 0: all. Of more than 200 million
+  # characters every second line, every fourth, ... is taken
   vocab_sentences: int = limited(0, min=0)
   # Counterfactual training documents (Webster et al. W-14, W-15): '' | one (only these; a document
   # without a gendered word is left out, counted) | two (each after its original)

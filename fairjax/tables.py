@@ -57,7 +57,7 @@ def read_rows(
   whole = (functools.partial(whole_row, repair=repair, counts=counts) if check
            else lambda row, where: row)
   hint = ' (or each line is a JSON object' + '; --columns takes other names' * (
-    rename is not None) + ')'
+    rename is not None) + '; data.text_field=NAME takes another column' * (not check) + ')'
   rename = Rename({}) if rename is None else rename
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
     rows = _lines(file, path, whole, decoder or _decoder)
@@ -189,7 +189,8 @@ def parquet_texts(
   """Yields (value, "file, row N") of one column; texts may be bytes, perhaps not in UTF-8."""
   with open_parquet(file, path) as opened:
     if column not in opened.schema_arrow.names:
-      raise unknown_name('column', column, opened.schema_arrow.names, where=os.fspath(path))
+      raise unknown_name('column', column, opened.schema_arrow.names,
+                         where=f'{os.fspath(path)} (data.text_field)')
     number = 0
     for batch in opened.iter_batches(columns=[column]):
       values = batch.column(0)

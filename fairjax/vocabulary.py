@@ -1016,8 +1016,10 @@ def train_sentencepiece(
     raise UserError(
       f'a SentencePiece vocabulary of {size} ids is too small: the bytes and characters of the '
       f'corpus need {needed[1]}; raise data.vocab_size') from None
-  vocabulary = SentencePieceVocabulary(
-    model, counts | {'requested_size': size} | dict(info or {}))
+  drawn = dict(info or {})  # of `sample_lines`, whose lines may have been thinned out
+  drawn |= {'characters_used': counts['characters_used']} | (
+    {'lines_used': counts['texts_used']} if 'lines_used' in drawn else {})
+  vocabulary = SentencePieceVocabulary(model, counts | {'requested_size': size} | drawn)
   vocabulary.save(directory)
   return vocabulary
 

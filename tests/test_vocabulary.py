@@ -11,6 +11,7 @@ import pytest
 from tokenizers import processors
 from trained_tokenizers import KINDS, write_tokenizer
 
+from fairjax.data.documents import sample_lines
 from fairjax.errors import UserError
 from fairjax.vocabulary import (
   EOS_ID,
@@ -224,6 +225,11 @@ def test_large_corpora_are_thinned_evenly(tmp_path):
   info = vocabulary.info
   assert info['texts'] == 1000 and info['characters'] == 25000
   assert info['texts_used'] == 250 and info['characters_used'] == 6250
+  drawn, info = sample_lines(texts, 900, seed=0)
+  info = train_sentencepiece(drawn, size=300, directory=tmp_path, max_characters=7000,
+                             info=info).info
+  assert info['lines_used'] == info['texts_used'] == 225
+  assert info['characters_used'] == 25 * 225 and info['characters'] == 25000
 
 
 @pytest.mark.parametrize(('make', 'message'), [

@@ -25,7 +25,7 @@ LEVELS = ('error', 'warning', 'note')
 # of the first letter counts.
 _CONSONANT_SOUND = re.compile(
   r'uni(?!n|m[amp]|den|dea|ss)|unanim|us[aeu]|eu|ewe|one\b|once|ur[aeiou]|ut[aeiou]|ubi|uga|ui|'
-  r'uk[ru]', re.IGNORECASE)
+  r'uk[ru]|uy', re.IGNORECASE)
 _VOWEL_SOUND = re.compile(r'hour|honest|honou?r|heir', re.IGNORECASE)
 
 
@@ -133,9 +133,12 @@ def _check_casing(attribute: Attribute) -> Iterable[Finding]:
 
 
 def _check_duplicates(attribute: Attribute) -> Iterable[Finding]:
-  """Values and templates that differ in casing or punctuation only, and values within values."""
+  """What differs in casing or punctuation only, values within values, texts without a token."""
   seen = {}
   for i, value in enumerate(attribute.values):
+    if normal_form(value.text) not in map(normal_form, value.tokens):
+      yield Finding('warning', f'values[{i}]', f"'{value.text}' is not among its tokens: prompts "
+                    'hold it, and it is not found in documents')
     for token in dict.fromkeys((value.text, *value.tokens)):
       other = seen.setdefault(normal_form(token).casefold(), (i, token))
       if other[1] != token:
@@ -216,7 +219,7 @@ def _changed_words(first: str, second: str) -> int:
 def _check_vocabulary(attribute: Attribute, vocabulary: Vocabulary) -> Iterable[Finding]:
   """Values that the vocabulary splits or does not know."""
   for i, value in enumerate(attribute.values):
-    for token in value.tokens:
+    for token in dict.fromkeys((value.text, *value.tokens)):  # branches write the text
       ids = vocabulary.encode_as_continuation(token, 'a ')
       if vocabulary.unk_id in ids:
         yield Finding('error', f'values[{i}]', f"'{token}' is not in the vocabulary")

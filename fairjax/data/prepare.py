@@ -21,6 +21,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -84,6 +85,7 @@ INPUTS = 'inputs.json'
 HOLDOUT = 'holdout/holdout.json'
 SURVEY = 'survey.json'  # of sentences only
 PROGRESS = 'progress'  # folder of what an interrupted run goes on with
+_COUNTED = 1 << 24  # tokens that are counted at once
 
 
 def import_seqio_tasks() -> types.ModuleType:
@@ -99,14 +101,25 @@ def check_inputs(
 ) -> dict[str, Any]:
   """Saves the inputs of a folder, or compares them with those of which it holds something."""
   path = directory / INPUTS
-  saved = read_sealed_json(path, again=_AGAIN) if path.exists() else None
-  inputs = describe(saved or {})
+  kept = read_sealed_json(path, again=_AGAIN) if path.exists() else None
+  if kept is None and is_complete(directory):
+    kept = read_manifest(directory, again=_AGAIN).get('inputs')
+  elif kept is None and any(is_complete(found) for found in directory.glob('*/')):
+    raise UserError(f'{path} is missing, so nothing says what {directory} was made from: {_AGAIN}')
+  inputs, saved = describe(kept or {}), kept
   made = [x for x in directory.glob('[!.]*') if x != path and not x.name.startswith('lexicon_')]
+  if saved is not None and not (directory / SURVEY).is_file():
+    # A broken file of a later split may have been mended: nothing was made of it.
+    for split, files in inputs.get('files', {}).items():
+      if split != 'train' and not is_complete(directory / split) and split in saved['files']:
+        if files != saved['files'][split]:
+          shutil.rmtree(directory / PROGRESS / split, ignore_errors=True)
+        saved = saved | {'files': saved['files'] | {split: files}}
   if saved is None or not made and saved != inputs:  # the broken file that stopped it was mended
     write_sealed_json(path, inputs)
   else:
     check_unchanged(directory, saved, inputs)
-    if saved != inputs:  # new places or times, for which the next start would hash files again
+    if kept != inputs or not path.exists():  # new places or times: the next start would hash again
       with contextlib.suppress(OSError, UserError):  # finished data may be read-only
         write_sealed_json(path, inputs)
   return inputs
@@ -142,7 +155,7 @@ def _make_stores(
 ) -> tuple[list[TokenStoreInfo], dict[str, dict[str, Any]]]:
   """Writes the stores that are not complete; all stores, and counts for the manifest."""
   attribute, directory = corpus.attribute, corpus.directory
-  matcher, stores, digests, normalised, in_train = None, [], {}, {}, {}
+  matcher, stores, digests, normalised, in_train, unknown = None, [], {}, {}, {}, {}
   for split in SPLITS:
     if is_complete(directory / split):  # of an interrupted run
       store = open_token_store(directory / split, vocabulary=vocabulary.fingerprint,
@@ -167,6 +180,10 @@ def _make_stores(
     if split != 'train':
       in_train[split] = int(np.isin(digests[split], digests['train']).sum())
     _report(store, sensitive, in_train.get(split, 0), log)
+    if vocabulary.kind == 'word':
+      unknown[split] = _count_tokens(store, vocabulary.unk_id)
+      log(f'[data] {split}: {unknown[split]:,} of the tokens stand for unknown words '
+          f'({unknown[split] / max(store.tokens, 1):.1%})')
   missing = [v.text for v, n in zip(attribute.values, stores[0].value_counts, strict=True) if not n]
   if missing:
     log(f'[data] values of {attribute.name} that no training document holds as tokens: '
@@ -176,7 +193,14 @@ def _make_stores(
     log(f'[data] never a counterfactual: {line}')
   if corpus.data.holdout:
     normalised['all'] = dict(corpus.holdout().counts)
-  return stores, {'normalised': normalised, 'documents_in_train': in_train}
+  return stores, {'normalised': normalised, 'documents_in_train': in_train,
+                  'unknown_words': unknown}
+
+
+def _count_tokens(store: TokenStoreInfo, token: int) -> int:
+  """How often a token occurs."""
+  tokens = store.open_tokens()
+  return sum(int((tokens[i:i + _COUNTED] == token).sum()) for i in range(0, len(tokens), _COUNTED))
 
 
 def _no_sensitive_token(corpus: Corpus, store: TokenStoreInfo) -> str:
@@ -302,7 +326,9 @@ def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
     manifest = {
       'files': describe_files(directory, made), 'inputs': inputs,
       'vocabulary': vocabulary.fingerprint, **counts,
-      'config': {'attribute': config.attribute, 'data': {
+      'config': {'attribute': '*'.join(
+        os.path.realpath(name) if os.path.isfile(name) else name
+        for name in config.attribute.split('*')), 'data': {
         k: v for k, v in dataclasses.asdict(corpus.data).items()
         if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}
@@ -419,6 +445,12 @@ def _make_vocabulary(corpus: Corpus, directory: pathlib.Path, given: Vocabulary 
     planted = list(texts)
     texts = planted + _word_list(planted)
   if data.vocabulary == 'word':
+    if data.source == 'wikitext':
+      begin = '\n'.join(itertools.islice(corpus.texts('train'), 200))
+      if len(re.findall(r'\w,\s', begin)) > begin.count(' , '):
+        log('[data] WARNING: WikiText is cut into words at its spaces, but this text is not '
+            'written so ("city,", where WikiText has "city ,"): words before a sign become others '
+            'than in prompts. Use data.vocabulary=sentencepiece, or another data.source')
     vocabulary = build_word_vocabulary(
       texts, size=data.vocab_size, directory=directory, documents=documents,
       keep=[form for value in corpus.attribute.values for token in (value.text, *value.tokens)

@@ -23,6 +23,7 @@ import tensorflow_text
 from fairjax.counterfactual.branches import BranchBuilder
 from fairjax.data.corpus import SPLITS, Corpus
 from fairjax.data.token_store import TokenStoreInfo, token_rows
+from fairjax.progress import without_native_lines
 from fairjax.vocabulary import SentencePieceVocabulary, Vocabulary
 
 
@@ -92,7 +93,8 @@ class SeqioVocabulary(seqio.Vocabulary):
 
   @functools.cached_property
   def _tokenizer(self):
-    with tf.init_scope():  # it outlives the function that is being traced
+    # It outlives the function that is being traced; SentencePiece writes about its normaliser.
+    with tf.init_scope(), without_native_lines():
       return tensorflow_text.SentencepieceTokenizer(self._vocabulary.model)
 
   def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:

@@ -40,8 +40,9 @@ def test_a_clean_file_has_no_findings(tmp_path):
   ('baker', 'university', 'warning', 'values[0]', "perhaps be 'a university'"),
   ('baker', 'MP', 'warning', 'values[0]', "set article: an"),
   *(('baker', value, 'warning', 'values[0]', f"perhaps be 'a {value}'")
-    for value in ('Ukrainian', 'Ugandan', 'Uighur', 'ukulele player', 'ubiquitous person',
+    for value in ('Ukrainian', 'Ugandan', 'Uighur', 'Uyghur', 'ukulele player', 'ubiquitous person',
                   'unimodal')),
+  ('baker', '{text: baker, tokens: [bakers]}', 'warning', 'values[0]', 'not among its tokens'),
   ('baker', 'Baker', 'note', 'values[0]', 'another case'),
   ('baker', 'Cook', 'warning', 'values[2]', "'cook' differs from 'Cook' (values[0])"),
   ('baker', 'head cook', 'note', 'values[2]', "'cook' is part of 'head cook'"),

@@ -15,7 +15,7 @@ from fairjax.data import corpus, token_store
 from fairjax.data import prepare as prepare_module
 from fairjax.data.corpus import SPLITS
 from fairjax.data.data_check import check_prepared
-from fairjax.data.prepare import prepare_data
+from fairjax.data.prepare import open_prepared, prepare_data
 from fairjax.errors import UserError
 from fairjax.files import file_sha256
 from fairjax.vocabulary import build_word_vocabulary
@@ -172,6 +172,72 @@ def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path):
     prepare(data, tmp_path / 'out')
   (tmp_path / 'train.txt').write_bytes(text)
   prepare(data, tmp_path / 'out')
+
+
+def test_a_later_file_may_be_mended_and_what_was_made_before_stays(tmp_path):
+  data = files(tmp_path)
+  text = (tmp_path / 'valid.txt').read_bytes()
+  (tmp_path / 'valid.txt').write_bytes(text + b'\xff\n')
+  with pytest.raises(UserError, match='not UTF-8'):
+    prepare(data, tmp_path / 'out')
+  before = contents(tmp_path / 'out' / 'train', times=True)
+  (tmp_path / 'valid.txt').write_bytes(text)
+  mended, _ = prepare(data, tmp_path / 'out')
+  assert contents(tmp_path / 'out' / 'train', times=True) == before
+  assert mended.manifest['splits'] == prepare(data, tmp_path / 'whole')[0].manifest['splits']
+  (tmp_path / 'valid.txt').write_bytes(text + text)
+  with pytest.raises(UserError, match=r'valid: .*valid\.txt has changed'):
+    prepare(data, tmp_path / 'out')
+
+
+def test_without_the_file_of_inputs_the_manifest_says_what_was_read(tmp_path):
+  data, out = files(tmp_path), tmp_path / 'out'
+  prepare(data, out)
+  (out / 'inputs.json').unlink()
+  shutil.rmtree(out / 'valid')  # which would be made anew
+  text = (tmp_path / 'train.txt').read_text()
+  (tmp_path / 'train.txt').write_text(text.replace('Iran', 'Iraq'))
+  with pytest.raises(UserError, match=r'train\.txt has changed'):
+    prepare(data, out)
+  (tmp_path / 'train.txt').write_text(text)
+  prepare(data, out)
+  assert (out / 'inputs.json').is_file()
+  for name in ('inputs.json', 'manifest.json'):
+    (out / name).unlink()
+  with pytest.raises(UserError, match='inputs.json is missing, so nothing says'):
+    prepare(data, out)
+
+
+def test_prepared_data_find_their_attribute_from_anywhere(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'land.yaml').write_text(
+    'name: land\ntemplates: ["{value} is"]\nvalues: [Iran, Chile]')
+  prepare_data(Config(data=files(tmp_path), attribute='land.yaml'), 'out',
+               attribute=load_attribute('land.yaml'), log=print)
+  monkeypatch.chdir('/')
+  assert open_prepared(tmp_path / 'out').attribute.name == 'land'
+
+
+def test_unknown_words_are_counted(tmp_path):
+  texts = {'train': ['Iran is here .'] * 3 + ['Iran was there .'], 'valid': ['Iran fell .'],
+           'test': ['Iran .']}
+  prepared, lines = prepare(files(tmp_path, texts, vocab_size=6), tmp_path / 'out')
+  unknown = {split: (prepared.store(split).open_tokens()[:] == 2).sum() for split in SPLITS}
+  assert prepared.manifest['unknown_words'] == unknown and unknown['valid'] == 1
+  assert any('valid: 1 of the tokens stand for unknown words (25.0%)' in line for line in lines)
+
+
+@pytest.mark.parametrize(('sign', 'warned'), [(',', True), (' ,', False)])
+def test_text_that_is_not_written_as_wikitext_is_warned_of(tmp_path, sign, warned):
+  texts = {split: ['', ' = Iran = ', '', f' In Iran{sign} they said . '] for split in SPLITS}
+  _, lines = prepare(files(tmp_path, texts, source='wikitext'), tmp_path / 'out')
+  assert any('WARNING: WikiText is cut' in line for line in lines) == warned
+
+
+def test_a_table_without_the_column_of_texts_names_the_option(tmp_path):
+  texts = {'train': ['id,Text', '1,Iran'], 'valid': ['text', 'b'], 'test': ['text', 'b']}
+  with pytest.raises(UserError, match='data.text_field=NAME takes another column'):
+    prepare(files(tmp_path, texts, source='csv'), tmp_path / 'out')
 
 
 def test_a_corpus_without_sensitive_tokens_is_refused(tmp_path):
