@@ -110,11 +110,14 @@ def check_inputs(
   made = [x for x in directory.glob('[!.]*') if x != path and not x.name.startswith('lexicon_')]
   if saved is not None and not (directory / SURVEY).is_file():
     # A broken file of a later split may have been mended: nothing was made of it.
-    for split, files in inputs.get('files', {}).items():
-      if split != 'train' and not is_complete(directory / split) and split in saved['files']:
-        if files != saved['files'][split]:
-          shutil.rmtree(directory / PROGRESS / split, ignore_errors=True)
-        saved = saved | {'files': saved['files'] | {split: files}}
+    read = saved.get('files', {})
+    mended = {split: files for split, files in inputs.get('files', {}).items()
+              if split != 'train' and not is_complete(directory / split)
+              and read.get(split) not in (None, files)}
+    for split in mended:
+      shutil.rmtree(directory / PROGRESS / split, ignore_errors=True)
+    if mended:
+      saved = saved | {'files': read | mended}
   if saved is None or not made and saved != inputs:  # the broken file that stopped it was mended
     write_sealed_json(path, inputs)
   else:

@@ -128,11 +128,13 @@ def test_what_a_kill_leaves_beside_the_vocabulary_is_no_part_of_the_data(tmp_pat
   ({'planted_strength': 0.5}, r'planted.strength: 0.8 -> 0.5'),
   ({'seed': 1}, r'order_seed: 0 -> 1'),
 ])
-def test_other_inputs_are_refused(planted, changes, message):
+def test_other_inputs_are_refused(planted, changes, message, tmp_path):
   with pytest.raises(UserError, match=f'made from other data .*{message}.*use another folder'):
     prepare(dataclasses.replace(PLANTED, **changes), planted[0].directory)
   with pytest.raises(UserError, match='attribute.name: country -> name'):
     prepare(PLANTED, planted[0].directory, attribute=load_attribute('name'))
+  with pytest.raises(UserError, match='planted.documents: 300 -> .missing.'):
+    prepare(files(tmp_path), planted[0].directory)
 
 
 def test_a_changed_file_is_refused_but_a_moved_one_is_not(tmp_path):
