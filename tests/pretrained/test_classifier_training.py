@@ -77,7 +77,7 @@ def test_it_learns_and_says_how_well(data, trained, capsys, found):
   assert vader['n'] == 57 and vader['undecided'] > 0
   assert result['data']['neutral_left_out'] == 3
   assert run(*evaluate) == 0
-  assert f"| {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
+  assert f"  {card['dev']['accuracy']['value']:.3f} (" in capsys.readouterr().out
 
 
 def test_the_loss_of_an_epoch_is_that_of_its_rows():
