@@ -166,29 +166,20 @@ def test_a_moved_or_touched_file_is_hashed_once(tmp_path, monkeypatch):
   assert not any('not at their place' in note for note in check_prepared(tmp_path / 'out').notes)
 
 
-def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path):
-  data = files(tmp_path)
-  text = (tmp_path / 'train.txt').read_bytes()
-  (tmp_path / 'train.txt').write_bytes(text + b'\xff\n')
+@pytest.mark.parametrize('split', ['train', 'valid'])
+def test_a_file_that_stopped_a_preparation_may_be_mended(tmp_path, split):
+  data, path, train = files(tmp_path), tmp_path / f'{split}.txt', tmp_path / 'out' / 'train'
+  text = path.read_bytes()
+  path.write_bytes(text + b'\xff\n')
   with pytest.raises(UserError, match='not UTF-8'):
     prepare(data, tmp_path / 'out')
-  (tmp_path / 'train.txt').write_bytes(text)
-  prepare(data, tmp_path / 'out')
-
-
-def test_a_later_file_may_be_mended_and_what_was_made_before_stays(tmp_path):
-  data = files(tmp_path)
-  text = (tmp_path / 'valid.txt').read_bytes()
-  (tmp_path / 'valid.txt').write_bytes(text + b'\xff\n')
-  with pytest.raises(UserError, match='not UTF-8'):
-    prepare(data, tmp_path / 'out')
-  before = contents(tmp_path / 'out' / 'train', times=True)
-  (tmp_path / 'valid.txt').write_bytes(text)
+  made = contents(train, times=True)
+  path.write_bytes(text)
   mended, _ = prepare(data, tmp_path / 'out')
-  assert contents(tmp_path / 'out' / 'train', times=True) == before
+  assert (contents(train, times=True) == made) == (split == 'valid')  # which was whole by then
   assert mended.manifest['splits'] == prepare(data, tmp_path / 'whole')[0].manifest['splits']
-  (tmp_path / 'valid.txt').write_bytes(text + text)
-  with pytest.raises(UserError, match=r'valid: .*valid\.txt has changed'):
+  path.write_bytes(text + text)
+  with pytest.raises(UserError, match=rf'{split}: .*{split}\.txt has changed'):
     prepare(data, tmp_path / 'out')
 
 
