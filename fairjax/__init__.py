@@ -22,12 +22,12 @@ class CallablePackage(types.ModuleType):
 
   @property
   def _function(self) -> Any:
-    """Of `fairjax.api`, with the name of the package."""
+    """The function of `fairjax.api` that has the name of the package."""
     return getattr(importlib.import_module('fairjax.api'), self.__name__.rpartition('.')[2])
 
   @property
   def __signature__(self) -> Any:
-    """What editors show."""
+    """The signature of the function, which editors show."""
     import inspect
     return inspect.signature(self._function)
 

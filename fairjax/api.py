@@ -677,9 +677,6 @@ def _settings(base: _Settings, changes: Mapping[str, Any]) -> _Settings:
       raise unknown_name('setting', name, fields)
     kind: Any = fields[name].type
     found[name] = _typed(name, value, kind) if kind in (bool, int, float, str) else value
-    if name == 'pause' and not (isinstance(value, tuple | list) and len(value) == 2 and all(
-        isinstance(part, int | float | np.number) and part >= 0 for part in value)):
-      raise UserError(f'pause={value!r:.60} must be (seconds of the first, of the longest pause)')
     if wrong := limit_error(fields[name], found[name]):
       raise UserError(wrong)
   return dataclasses.replace(base, **found)

@@ -46,18 +46,19 @@ def read_rows(
   rename: 'Rename | None' = None, repair: bool | None = None,
   counts: collections.Counter | None = None, check: bool = True,
   blank: str = 'rows of blank cells, left out', decoder: msgspec.json.Decoder | None = None,
+  option: str = '',
 ) -> Iterator[tuple[Any, str]]:
   """Yields (row, place) of JSON lines, of a JSON array or of a table with a header."""
   # A table must hold `columns` once `rename` has renamed its own; its cells are texts, `convert`
   # makes a row of them and their place. JSON gives what it holds. `repair`: see `whole_row`, which
   # is left to the caller without `check`. `counts` gets what was changed, and as `blank` the rows
   # of a table without a text. `decoder` makes rows of JSON lines; a line that it refuses becomes
-  # the value that it holds.
+  # the value that it holds. `option` is what names another column.
   begin = file.peek(_BEGIN)
   whole = (functools.partial(whole_row, repair=repair, counts=counts) if check
            else lambda row, where: row)
   hint = ' (or each line is a JSON object' + '; --columns takes other names' * (
-    rename is not None) + '; data.text_field=NAME takes another column' * (not check) + ')'
+    rename is not None) + f'; {option}=NAME takes another column' * bool(option) + ')'
   rename = Rename({}) if rename is None else rename
   if not _ARRAY.match(begin) and (not begin.strip() or begin.lstrip()[:1] in b'{['):
     rows = _lines(file, path, whole, decoder or _decoder)
@@ -185,12 +186,13 @@ def open_parquet(file: io.BufferedReader, path: str | os.PathLike) -> Iterator[A
 
 
 def parquet_texts(
-  file: io.BufferedReader, path: str | os.PathLike, column: str) -> Iterator[tuple[Any, str]]:
+  file: io.BufferedReader, path: str | os.PathLike, column: str, *, option: str,
+) -> Iterator[tuple[Any, str]]:
   """Yields (value, "file, row N") of one column; texts may be bytes, perhaps not in UTF-8."""
   with open_parquet(file, path) as opened:
     if column not in opened.schema_arrow.names:
       raise unknown_name('column', column, opened.schema_arrow.names,
-                         where=f'{os.fspath(path)} (data.text_field)')
+                         where=f'{os.fspath(path)} ({option})')
     number = 0
     for batch in opened.iter_batches(columns=[column]):
       values = batch.column(0)

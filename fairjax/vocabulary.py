@@ -652,8 +652,8 @@ class TokenizerVocabulary(Vocabulary):
       raise UserError(f'the chat template fails ({what}): {remedy}') from None
     if request.strip() not in found:
       raise UserError(f"the chat template leaves the user's message out: {remedy}")
-    answer, _, rest = found.rpartition(end)
-    if not rest and not found.endswith(end) or not answer.endswith(text.lstrip()):
+    answer = found.rpartition(end)[0]
+    if end not in found or not answer.endswith(text.lstrip()):
       raise UserError(f'the chat template leaves the answer out, or changes it: {remedy}')
     return answer
 

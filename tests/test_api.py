@@ -235,7 +235,7 @@ def test_wrong_data_are_named(data, columns, message):
   (fairjax.sample, {'endpoint': 'http://x', 'start': True}, 'start is no option of an endpoint'),
   *((fairjax.sample, {'endpoint': 'http://x', **wrong}, words) for wrong, words in (
     ({'concurrency': 0}, 'concurrency=0 must be above 0'), ({'body': None}, 'sent as JSON'),
-    ({'pause': 5}, 'pause=5 must be .seconds'), ({'pause': [1, -1]}, 'must be .seconds of the f'),
+    *(({'pause': pause}, 'must be the seconds') for pause in (5, (1,), [1, -1], 'ab')),
     ({'instruction': 'Go on.'}, 'instruction belongs to chat=True'),
     ({'timeout': '9'}, "timeout='9' must be float"))),
   (fairjax.sample, {'heldout_prefixes': True}, "unknown setting 'heldout_prefixes'"),

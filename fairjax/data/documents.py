@@ -29,6 +29,7 @@ from fairjax.tables import parquet_texts, read_header, read_rows
 # ` = Title = `; ` = = Section = = ` begins with a second sign.
 _TITLE = re.compile(r' ?= (?!=)(?:.*[^= ])? ?= ?')
 _REPLACEMENT, _BOM = '\ufffd', '\ufeff'
+_TEXT_FIELD = 'data.text_field'  # names the column of the texts
 MAX_LINE_BYTES = 1 << 24
 _LOOKED_AT = 5  # first lines, which say whether a file is text
 # Names of columns of text, the likeliest first.
@@ -229,11 +230,13 @@ def _rows(path: str, options: _Options, counts: collections.Counter) -> Iterator
     by_line = begin.lstrip().startswith(b'{')  # these lines are counted where they are read
     rows: Iterator[tuple[Any, str]]
     if begin.startswith(b'PAR1'):
-      rows = (({field: text}, where) for text, where in parquet_texts(file, path, field))
+      rows = (({field: text}, where) for text, where in parquet_texts(
+        file, path, field, option=_TEXT_FIELD))
     elif by_line:
       rows = _json_lines(path, options, counts)
     else:
-      rows = read_rows(file, path, (field,), check=False, counts=marks, blank='blank_lines')
+      rows = read_rows(file, path, (field,), check=False, counts=marks, blank='blank_lines',
+                       option=_TEXT_FIELD)
     for row, where in rows:
       counts['lines'] += not by_line
       try:

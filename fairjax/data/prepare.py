@@ -44,7 +44,13 @@ from fairjax.config import (
   DataConfig,
 )
 from fairjax.config_io import config_differences, from_dict
-from fairjax.counterfactual import Attribute, Replacements, TokenMatcher, load_attribute
+from fairjax.counterfactual import (
+  Attribute,
+  Replacements,
+  TokenMatcher,
+  list_attributes,
+  load_attribute,
+)
 from fairjax.counterfactual.word_forms import written_forms
 from fairjax.data.corpus import SPLITS, Corpus, importing_tensorflow
 from fairjax.data.documents import sample_lines
@@ -326,12 +332,12 @@ def _prepare(config: Config, corpus: Corpus, given: Vocabulary | None,
     stores, counts = _make_stores(config, corpus, vocabulary, log)
     # A run that was killed while it wrote the vocabulary may have left a temporary file.
     made = sorted(f'vocabulary/{path.name}' for path in (directory / 'vocabulary').glob('[!.]*'))
+    name = config.attribute  # a file is found from any folder
     manifest = {
       'files': describe_files(directory, made), 'inputs': inputs,
       'vocabulary': vocabulary.fingerprint, **counts,
-      'config': {'attribute': '*'.join(
-        os.path.realpath(name) if os.path.isfile(name) else name
-        for name in config.attribute.split('*')), 'data': {
+      'config': {'attribute': os.path.realpath(name) if (
+        os.path.isfile(name) and name not in list_attributes()) else name, 'data': {
         k: v for k, v in dataclasses.asdict(corpus.data).items()
         if f'data.{k}' not in MACHINE_FIELDS}},
       'splits': {s.split: _summary(s) for s in stores}}

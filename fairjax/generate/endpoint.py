@@ -193,6 +193,13 @@ class _Client:
     if own := [name for name in _OWN_FIELDS if name in endpoint.body]:
       raise UserError(f'--body sets {", ".join(own)}: a request asks --model for one whole answer '
                       'to a prompt of the attribute, by chance of its own, so leave it out')
+    try:
+      self._first, self._longest = (float(seconds) for seconds in endpoint.pause)
+    except (TypeError, ValueError):
+      self._first = -1.0
+    if self._first < 0 or self._longest < 0:
+      raise UserError(f'pause={endpoint.pause!r:.60} must be the seconds of the first and of the '
+                      'longest pause')
     self._endpoint, self._secret, self._log_again = endpoint, read_secret(KEY_VARIABLE), seldom(log)
     url = _base_url(endpoint.url)
     self.address = f"{url}/{'chat/' * endpoint.chat}completions"
@@ -251,9 +258,8 @@ class _Client:
         if (wait or 0) > LONGEST_WAIT:
           raise UserError(f'{self.address} asks to wait {wait:,.0f} s ({reason}): the same command '
                           'continues then')
-      first, longest = self._endpoint.pause
       # A Retry-After of 0 or 1 must not switch the growing pauses off.
-      wait = max(wait or 0, random.uniform(0, min(longest, first * 2**attempt)))  # noqa: S311
+      wait = max(wait or 0, random.uniform(0, min(self._longest, self._first * 2**attempt)))  # noqa: S311
       if attempt + 1 < ATTEMPTS:
         self._log_again(f'{self.address}: sends requests again: {reason}')
         if self.stop.wait(wait):

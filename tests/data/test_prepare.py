@@ -207,8 +207,11 @@ def test_prepared_data_find_their_attribute_from_anywhere(tmp_path, monkeypatch)
     'name: land\ntemplates: ["{value} is"]\nvalues: [Iran, Chile]')
   prepare_data(Config(data=files(tmp_path), attribute='land.yaml'), 'out',
                attribute=load_attribute('land.yaml'), log=print)
+  (tmp_path / 'country').write_text('no attribute')  # a file of the name of a built-in one
+  prepare(files(tmp_path), 'built-in')
   monkeypatch.chdir('/')
   assert open_prepared(tmp_path / 'out').attribute.name == 'land'
+  assert open_prepared(tmp_path / 'built-in').attribute == COUNTRY
 
 
 def test_unknown_words_are_counted(tmp_path):
@@ -231,6 +234,13 @@ def test_a_table_without_the_column_of_texts_names_the_option(tmp_path):
   texts = {'train': ['id,Text', '1,Iran'], 'valid': ['text', 'b'], 'test': ['text', 'b']}
   with pytest.raises(UserError, match='data.text_field=NAME takes another column'):
     prepare(files(tmp_path, texts, source='csv'), tmp_path / 'out')
+  parquet = pytest.importorskip('pyarrow.parquet')
+  parquet.write_table(pytest.importorskip('pyarrow').table({'Text': ['Iran']}),
+                      tmp_path / 'train.txt')
+  with pytest.raises(UserError, match=r"unknown column 'text' in .*\(data.text_field\)"):
+    prepare(DataConfig(source='parquet', train=(str(tmp_path / 'train.txt'),), reader='numpy',
+                       valid=(str(tmp_path / 'train.txt'),), test=(str(tmp_path / 'train.txt'),)),
+            tmp_path / 'other')
 
 
 def test_a_corpus_without_sensitive_tokens_is_refused(tmp_path):

@@ -402,11 +402,12 @@ class FairnessTest:
     low, high = max(0.0, gap - radius), min(bias.width, gap + radius)
     verdict = 'holds' if high <= allowed else 'violated' if low > allowed else 'undecided'
     missing = verdict == 'undecided' and abs(allowed - gap) > 1e-6
-    half = level / 2 if self.method == 'best' else level  # 'best' takes the better of two
+    # 'best' takes the better of two bounds, each at half the level.
+    of_one = level / 2 if self.method == 'best' else level
     return row | {
       'low': low, 'high': high, 'verdict': verdict,
       'samples_to_decide': hoeffding_samples(
-        allowed - gap, level=half, width=bias.width, dependence=dependence) if missing else None}
+        allowed - gap, level=of_one, width=bias.width, dependence=dependence) if missing else None}
 
   def _samples(self, first: _Cell, second: _Cell) -> tuple[np.ndarray, np.ndarray, str]:
     """Values of both prompts without the undefined ones, and how they depend on each other."""
