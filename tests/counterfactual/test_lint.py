@@ -144,6 +144,9 @@ def test_pieces_in_a_vocabulary(tmp_path):
   assert [(f.level, f.where, f.message) for f in findings] == [
     ('error', 'values[2]', "'cook' is not in the vocabulary"),
     ('warning', 'templates[1]', "'said', 'that' is not in the vocabulary")]
+  other = CLEAN.replace('cook]', '{text: cook, tokens: [friend]}]')  # branches write the text
+  assert "'cook' is not in the vocabulary" in [
+    f.message for f in lint(tmp_path, other, vocabulary=words)]
   pieces = train_sentencepiece(['baker editor baker'] * 50, size=290, directory=tmp_path / 'sp')
   findings = lint(tmp_path, CLEAN, vocabulary=pieces)
   for i, value in enumerate(('baker', 'editor', 'cook')):

@@ -234,6 +234,8 @@ def test_what_cannot_be_computed_is_refused_and_nothing_is_written(
             'max_window_layers': 2}, {'windows': (0, 0, 5, 5)}) for name in ('qwen2', 'qwen3')),
   ('qwen3', {'layer_types': ['sliding_attention'] * 4, 'sliding_window': 5}, {'windows': ()}),
   ('mistral', {'sliding_window': ...}, {'windows': (4096,) * 4}),
+  *((name, {'tie_word_embeddings': ...}, {'tied': tied})  # files leave the default of a family out
+    for name, tied in (('llama', False), ('gemma2', True), ('smollm3', True))),
   ('llama', {'rope_parameters': ..., 'rope_scaling': {'rope_type': 'default', 'rope_theta': 500}},
    {'rope_theta': 500.0, 'rope_scaling': ()}),
   ('llama3', {'rope_theta': 777}, {'rope_theta': 500.0}),
