@@ -224,6 +224,17 @@ def step1_run(config: Config, workdir: pathlib.Path) -> tuple[Config, pathlib.Pa
   return from_dict(read_config_json(other / 'config.json')), other
 
 
+def as_begun(config: Config, workdir: pathlib.Path) -> Config:
+  """The configuration with the names that the corpus had when a run, or its step 1, began."""
+  # Of these the identities of its stages are made: its files may have moved since.
+  if other := step1_run(config, workdir):
+    return dataclasses.replace(config, data=as_begun(*other).data)
+  path, values = workdir / 'config.json', to_dict(config)
+  if not (began := path.is_file() and read_saved(path).get('began')):
+    return config
+  return from_dict(values | {'data': values['data'] | began})
+
+
 def read_saved(path: str | os.PathLike) -> dict[str, Any]:
   """Reads a saved `config.json` with everything beside the configuration, e.g. `versions`."""
   def refuse(name):

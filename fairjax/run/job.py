@@ -23,7 +23,7 @@ from fairjax.config import (
   SampleConfig,
 )
 from fairjax.config_checks import check_model, validate
-from fairjax.config_io import step1_run, to_dict
+from fairjax.config_io import as_begun, step1_run, to_dict
 from fairjax.counterfactual import Attribute, Replacements
 from fairjax.counterfactual.attributes import Prefix
 from fairjax.errors import UserError
@@ -376,10 +376,10 @@ class Job(Run):
     if not self.published:
       self.log('[model] ' + format_parameters(parameter_counts(self.model_config)))
     return Curriculum(
-      config=dataclasses.replace(self.config, model=self.model_config), model=self.language_model,
-      workdir=self.workdir, batches=self._batches(self.prepared), mesh=self.mesh, stop=stop,
-      log=self.log, sentences=self._labelled_sentences, augmented=self._augmented_batches,
-      published=self.published)
+      config=dataclasses.replace(as_begun(self.config, self.workdir), model=self.model_config),
+      model=self.language_model, workdir=self.workdir, batches=self._batches(self.prepared),
+      mesh=self.mesh, stop=stop, log=self.log, sentences=self._labelled_sentences,
+      augmented=self._augmented_batches, published=self.published)
 
   def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
     positions = self.published.config.max_positions if self.published else None

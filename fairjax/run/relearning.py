@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairjax.config import BASELINE, Config
+from fairjax.config_io import as_begun
 from fairjax.errors import UserError
 from fairjax.files import FolderLock, read_sealed_json, write_json, write_sealed_json
 from fairjax.measure.content import content_options
@@ -149,8 +150,9 @@ def relearn(
     start = StageResult(params, Identity(**identity), metadata['digest'], output)
     with StopSignal().installed() as stop:
       Curriculum(
-        config=config, model=run.language_model, workdir=output, mesh=run.mesh, stop=stop,
-        log=log, more_metrics=look,
+        config=dataclasses.replace(config, data=as_begun(run.config, run.workdir).data),
+        model=run.language_model, workdir=output, mesh=run.mesh, stop=stop, log=log,
+        more_metrics=look,
         batches=PreparedBatches(run.prepared, config.model, config, log),
       ).run(StageSpec('relearn', 'debias', parent=name, seed='relearn'), {name: start})
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')

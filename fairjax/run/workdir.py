@@ -31,6 +31,7 @@ from fairjax.config_io import (
   WORKDIR_FORMAT,
   config_differences,
   read_config_json,
+  read_saved,
   step1_run,
   to_dict,
 )
@@ -286,11 +287,16 @@ def open_workdir(
   """
   path, current = workdir / 'config.json', to_dict(config)
   done, stale, changed = list[pathlib.Path](), list[pathlib.Path](), dict[str, str]()
+  began: dict[str, Any] = {}  # the first names of moved files, see `as_begun`
   if workdir.exists() and not workdir.is_dir():
     raise UserError(f'--workdir={workdir} is a file: name a folder')
   check_brackets(workdir / _stem(config.attribute))  # which folders of step 3 begin with
   if path.exists() and (is_begun(workdir) or not _changes(read_config_json(path), current)):
-    changed = _refuse_changes(workdir, read_config_json(path), config)
+    saved = read_config_json(path)
+    changed = _refuse_changes(workdir, saved, config)
+    began = {name: value for name, value in saved.get('data', {}).items()
+             if f'data.{name}' in _NAMED_FILES.intersection(changed)} | (
+               read_saved(path).get('began', {}))
     if not changed and _is_as_written(path, log):
       return
     fields = set(changed).difference(MACHINE_FIELDS)
@@ -317,8 +323,9 @@ def open_workdir(
         shutil.rmtree(place)
       else:
         place.unlink(missing_ok=True)
-    write_sealed_json(path, {'workdir_format': WORKDIR_FORMAT, 'config': current,
-                             'versions': installed_versions()})
+    write_sealed_json(path, {
+      'workdir_format': WORKDIR_FORMAT, 'config': current, 'versions': installed_versions(),
+      **({'began': began} if began else {})})
 
 
 def _is_as_written(path: pathlib.Path, log: Callable[[str], None]) -> bool:

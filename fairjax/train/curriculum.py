@@ -37,7 +37,7 @@ from fairjax.config import (
   debias_variants,
   model_identity,
 )
-from fairjax.config_io import step1_run, to_dict
+from fairjax.config_io import as_begun, step1_run, to_dict
 from fairjax.errors import UserError
 from fairjax.files import json_sha256
 from fairjax.model import CausalLM, Documents, language_model
@@ -425,13 +425,15 @@ def stage_folder(config: Config, workdir: pathlib.Path, spec: StageSpec) -> path
   own, other = workdir / spec.name, step1_run(config, workdir)
   if other is None or spec.variant.regularised or (spec.name != LM.name and own.exists()):
     return own
-  def result(run):  # fields on which the result of the stage depends
+  def result(run, folder):  # fields on which the result of the stage depends
     opinion = spec == SENTIMENT and run.sentiment.scorer == 'opinion'
-    return stage_fields(run, spec.section), run.measure.lexicon if opinion else ()
+    return (stage_fields(as_begun(run, folder), spec.section),
+            run.measure.lexicon if opinion else ())
 
   found = stage_folder(*other, spec)
   equal = (found / 'DONE').exists() and (
-    result(config) == result(dataclasses.replace(other[0], model=config.model)))
+    result(config, workdir) == result(
+      dataclasses.replace(other[0], model=config.model), other[1]))
   return found if equal or spec.name == LM.name else own
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import pathlib
 import shutil
 
 import pytest
@@ -139,6 +140,24 @@ def test_a_run_elsewhere_takes_step_1_and_the_stores(text, country, tmp_path, re
       ({'step1_from': tmp_path / 'none'}, 'is no workdir of a run')):
     refused(arguments('step train', text, tmp_path / 'x', **(changes | wrong)), words)
     assert not (tmp_path / 'x').exists()
+
+
+def test_a_run_goes_on_bit_for_bit_where_its_corpus_has_moved(text, country, tmp_path):
+  old = pathlib.Path(text.partition('train=')[2].partition('/train.txt')[0])
+  shutil.copytree(old, tmp_path / 'text')
+  moved = text.replace(str(old), str(tmp_path / 'text'))
+  run, name = tmp_path / 'run', 'debias/country-embedding-10'
+  shutil.copytree(country, run, ignore=shutil.ignore_patterns('attributes', 'measures'))
+  shutil.rmtree(run / name)
+  assert main(arguments('step train', moved, run)) == 0
+  for file in ('metrics.jsonl', 'DONE'):  # with the identity
+    assert (run / name / file).read_bytes() == (country / name / file).read_bytes()
+  assert read(run / 'config.json')['config']['data']['train'] == [f'{tmp_path}/text/train.txt']
+  # Another run finds its models under the new names.
+  changes = {'step1_from': run, 'debias__variants': '()'}
+  assert main(arguments('step train', moved, tmp_path / 'third', **changes)) == 0
+  assert not (tmp_path / 'third' / 'debias').exists()
+  assert main(arguments('step train', text, run)) == 0  # and back
 
 
 def test_a_finished_run_takes_a_further_scorer_and_measures_only_that(
