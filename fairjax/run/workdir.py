@@ -168,7 +168,7 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
                                                         ('sentiment', 'scorer'))]
   # Measures are made anew. A stage that has not begun may have other settings, and the model before
   # the first stage.
-  sections = {'measure', *(stage for stage in STAGES if not (workdir / stage).exists())}
+  sections = {'measure', *(stage for stage in STAGES if not _has_trained(workdir / stage))}
   sections |= {'model'} if sections.issuperset(STAGES) else set()
   sections |= {'sample'} if not (workdir / 'generations').exists() else set()
   old, new = saved.get('sample', {}), to_dict(config.sample)
@@ -187,12 +187,17 @@ def _refuse_changes(workdir: pathlib.Path, saved: Mapping[str, Any], config: Con
                'again, another --workdir')
     elif concerned.isdisjoint((*STEP1_FIELDS, 'attribute')) and (workdir / 'lm' / 'DONE').exists():
       other += f' with --config.step1_from={workdir.resolve()}, which trains no step 1 again'
-    elif sections.issuperset(STAGES) and (workdir / 'data').exists():
+    elif (workdir / 'data').exists() and not any((workdir / s).exists() for s in STAGES):
       other = f'delete {workdir / "data"}, on which no stage has trained yet, {other}'
     raise UserError(f'{workdir} belongs to a run with another configuration: '
                     f'{"; ".join(refused.values())}. {other[:1].upper()}{other[1:]}, or use the '
                     'saved values')
   return changed
+
+
+def _has_trained(folder: pathlib.Path) -> bool:
+  """Whether a stage, or a variant in its folder, has a model: it may have failed at its data."""
+  return any(place for name in ('checkpoints/*', 'DONE') for place in folder.glob(f'**/{name}'))
 
 
 _FOLDERS = ('data.manual_dir', 'data.tfds_dir')
@@ -383,7 +388,7 @@ def check_devices(
   if not config.pretrained.model:  # which is split where it can be
     problems += model_problems(dataclasses.replace(config.model, vocab_size=size), mesh)
   if problems:
-    begun = [name for name in left if (workdir / name).exists()]
+    begun = [name for name in left if _has_trained(workdir / name)]
     raise UserError('; '.join(problems) + (
       f'. The sizes of {" and ".join(begun)}, begun in {workdir}, stay: choose another mesh, or '
       'another --workdir' if begun else ''))

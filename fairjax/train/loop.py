@@ -115,11 +115,12 @@ def _run_stage(stage: Stage, watch: Watch, stop: StopSignal, log: Callable[[str]
         extra_state = extra_state or {}
         log(f'[{stage.name}] resumes after step {start} of {stage.config.steps}')
       end = start if final else stage.config.steps
-      writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
-                            log=log, tracker=stage.log_config.to, name=stage.name)
     with watch.part('data'):
       # At the end there is nothing to read, and the data may be too short to lay out again.
       batches = stage.batches(start) if start < end else iter(())
+    with watch.part('start'):
+      writer = MetricWriter(stage.directory, first_step=start, saved=extra_state.get('metrics'),
+                            log=log, tracker=stage.log_config.to, name=stage.name)
     watch.begin(start, {
       'work': stage.work_per_step, 'unit': stage.work_unit, 'flops': stage.flops_per_step,
       'devices': stage.mesh.size, 'device': stage.mesh.devices.flat[0].device_kind})

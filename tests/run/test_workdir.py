@@ -218,9 +218,10 @@ def test_more_stages_go_on_and_the_run_is_not_done(tmp_path):
   (['lm'], {'sample.temperature': 2.0}, False),
   (['lm', 'generations'], {'sample.samples': 2}, None),  # refused
   (['lm', 'generations'], {'sample.temperature': 2.0}, None),
-  (['lm'], {'lm.learning_rate': 1.0}, None),
-  (['debias'], {'model.num_layers': 6}, None),
-  (['lm/DONE', 'debias'], {'debias.learning_rate': 1.0}, None)])
+  (['lm/metrics', 'lm/checkpoints'], {'lm.learning_rate': 1.0}, True),  # no step is kept
+  (['lm/checkpoints/4'], {'lm.learning_rate': 1.0}, None),
+  (['debias/x/checkpoints/4'], {'model.num_layers': 6}, None),
+  (['lm/DONE', 'debias/x/checkpoints/4'], {'debias.learning_rate': 1.0}, None)])
 def test_a_run_goes_on_with_what_needs_no_other_model(tmp_path, folders, changes, kept):
   def with_fields(config, fields):
     for name, value in fields.items():
@@ -291,7 +292,7 @@ def test_a_run_that_has_begun_keeps_its_sizes(tmp_path):
   with pytest.raises(UserError, match='lm.batch_size=12') as error:
     check_devices(config, tmp_path)
   assert 'stay' not in str(error.value)
-  (tmp_path / 'lm').mkdir()
+  (tmp_path / 'lm' / 'checkpoints' / '1').mkdir(parents=True)
   with pytest.raises(UserError, match='choose another mesh'):
     check_devices(config, tmp_path)
   (tmp_path / 'lm' / 'DONE').touch()
