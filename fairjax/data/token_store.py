@@ -474,13 +474,14 @@ class TokenRows(Rows):
   def __init__(
     self, tokens: np.ndarray | VerifiedTokens, spans: np.ndarray, *, batch_size: int,
     segment_len: int, shard: tuple[int, int] = (0, 1), name: str = 'the token stream',
+    field: str = 'batch_size',
   ):
     super().__init__(tokens, spans, batch_size=batch_size, segment_len=segment_len, shard=shard)
     self.steps_per_epoch = (len(tokens) - 1) // (batch_size * segment_len)
     if self.steps_per_epoch < 1:
       raise UserError(
         f'{name} holds {len(tokens)} tokens, too few for one batch of {batch_size} rows of '
-        f'{segment_len}: lower batch_size or model.segment_len, or use more text')
+        f'{segment_len}: lower {field} or model.segment_len, or use more text')
     # The first of the stream apart.
     self.dropped_tokens = len(tokens) - 1 - self.steps_per_epoch * batch_size * segment_len
     self._row_len = self.steps_per_epoch * segment_len
@@ -625,13 +626,16 @@ def text_places(segment_len: int, start_ids: Sequence[int]) -> int:
 
 def token_rows(
   store: TokenStoreInfo, *, batch_size: int, segment_len: int, shard: tuple[int, int] = (0, 1),
-  start_ids: Sequence[int] | None = None,
+  start_ids: Sequence[int] | None = None, field: str = 'batch_size',
 ) -> Rows:
-  """The rows of a store; those of a decoder where its `start_ids` are given."""
+  """The rows of a store; those of a decoder where its `start_ids` are given.
+
+  `field` is how the error of too few tokens calls the batch size.
+  """
   options: dict[str, Any] = {'batch_size': batch_size, 'segment_len': segment_len, 'shard': shard,
                              'name': f"split '{store.split}'"}
   tokens, spans = store.open_tokens(), store.open_spans()
   if start_ids is None:
-    return TokenRows(tokens, spans, **options)
+    return TokenRows(tokens, spans, field=field, **options)
   return DocumentRows(
     tokens, spans, store.open_documents()[:, 0], start_ids=start_ids, **options)

@@ -88,7 +88,8 @@ class PreparedBatches:
   """Batches of prepared data for the curriculum, of a run whose templates tell values apart."""
 
   def __init__(self, prepared: 'PreparedData', model: ModelConfig, config: Config,
-               log: Callable[[str], None], *, positions: int | None = None):
+               log: Callable[[str], None], *, positions: int | None = None, stage: str = 'lm'):
+    # `stage`: the section that says how large the batches of `train` are.
     from fairjax.generate.generations import check_inputs
     from fairjax.train import derive_seed
     heldout = config.data.source == 'planted' and config.sample.heldout_prefixes
@@ -98,7 +99,7 @@ class PreparedBatches:
         prepared.attribute, prepared.vocabulary, positions=positions,
         new_tokens=config.sample.max_new_tokens)
     self._prepared, self._model, self._debias, self._log = prepared, model, config.debias, log
-    self._reader = config.data.reader
+    self._reader, self._stage = config.data.reader, stage
     self._start_ids = prepared.vocabulary.start_ids if config.pretrained.model else None
     self._seed = derive_seed(config.seed, 'branches')
     # A published model has no random initial weights: trainings of other seeds begin elsewhere in
@@ -111,7 +112,8 @@ class PreparedBatches:
     """This process's rows from a step on, as `data.reader` reads them."""
     from fairjax.data.batches import train_batches
     from fairjax.train.curriculum import process_shard
-    rows, tokens = self._rows(split, batch_size), self._prepared.store(split).tokens
+    rows = self._rows(split, batch_size, stage='debias' if branches else self._stage)
+    tokens = self._prepared.store(split).tokens
     self._log(f'[data] {split}: {rows.steps_per_epoch:,} steps an epoch; {rows.dropped_tokens:,} '
               f'of {tokens:,} tokens dropped (incomplete rows)')
     return train_batches(
@@ -135,7 +137,7 @@ class PreparedBatches:
     split, attribute = 'train_sensitive' if fairness else 'train', self._prepared.attribute
     pieces, found = self._debias.pieces_per_branch, Replacements(
       attribute, self._prepared.vocabulary)
-    self._rows(split, self._debias.batch_size)
+    self._rows(split, self._debias.batch_size, stage='debias')
     if fairness and not any(found.fitting(i, starts_word, num_pieces=pieces)
                             for i, count in enumerate(self._prepared.store(split).value_counts)
                             for starts_word in (True, False) if count):
@@ -153,10 +155,11 @@ class PreparedBatches:
     """The step of an epoch at which this seed begins; 0 for seed 0."""
     return int(self._begin * rows.steps_per_epoch)
 
-  def _rows(self, split: str, batch_size: int) -> 'Rows':
+  def _rows(self, split: str, batch_size: int, *, stage: str = '') -> 'Rows':
     from fairjax.data.token_store import token_rows
     return token_rows(self._prepared.store(split), batch_size=batch_size,
-                      segment_len=self._model.segment_len, start_ids=self._start_ids)
+                      segment_len=self._model.segment_len, start_ids=self._start_ids,
+                      field=f'{stage or self._stage}.batch_size')
 
 
 # The scorers of a run: names of its configuration, with the files that they need.
@@ -381,9 +384,10 @@ class Job(Run):
       mesh=self.mesh, stop=stop, log=self.log, sentences=self._labelled_sentences,
       augmented=self._augmented_batches, published=self.published)
 
-  def _batches(self, prepared: 'PreparedData') -> 'PreparedBatches':
+  def _batches(self, prepared: 'PreparedData', stage: str = 'lm') -> 'PreparedBatches':
     positions = self.published.config.max_positions if self.published else None
-    return PreparedBatches(prepared, self.model_config, self.config, self.log, positions=positions)
+    return PreparedBatches(prepared, self.model_config, self.config, self.log, positions=positions,
+                           stage=stage)
 
   def _augmented_batches(self, stage: 'StageSpec') -> 'PreparedBatches | None':
     """Batches of counterfactual text for a variant `cda`, prepared in `data-cda-SIDED`."""
@@ -393,7 +397,7 @@ class Job(Run):
       return None
     return self._batches(self._prepare(
       variant_config(self.config, stage.variant), self.workdir / f'data-{stage.model}',
-      vocabulary=self.prepared.vocabulary))
+      vocabulary=self.prepared.vocabulary), stage.section)
 
   def sample(self) -> None:
     """Continuations of every template and value for every model; held-out prefixes if planted."""

@@ -153,7 +153,7 @@ def relearn(
         config=dataclasses.replace(config, data=as_begun(run.config, run.workdir).data),
         model=run.language_model, workdir=output, mesh=run.mesh, stop=stop, log=log,
         more_metrics=look,
-        batches=PreparedBatches(run.prepared, config.model, config, log),
+        batches=PreparedBatches(run.prepared, config.model, config, log, stage='debias'),
       ).run(StageSpec('relearn', 'debias', parent=name, seed='relearn'), {name: start})
     lines = [line for line in read_metrics(output / 'relearn' / 'metrics.jsonl')
              if line.get('kind') == 'valid']

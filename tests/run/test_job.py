@@ -123,7 +123,8 @@ def test_what_only_reads_or_cannot_be_done_leaves_a_finished_run_as_it_is(
 
 
 @pytest.mark.parametrize(('changes', 'words'), [
-  ({'debias__batch_size': 4000}, "split 'train.*' holds .* too few for one batch"),
+  ({'debias__batch_size': 4000},
+   "split 'train.*' holds .* too few for one batch.* lower debias.batch_size"),
   ({'data__vocab_size': 310, 'debias__pieces_per_branch': 1},
    "no value of country can take the place .* 0 .*'Syria' is . pieces, more than 1"),
   ({'model__cutoffs': '(40,8000)'}, 'model.cutoffs=.*40, 8000.* below the size of the vocabulary')])
@@ -132,6 +133,14 @@ def test_what_data_do_not_allow_is_said_before_step_1(tmp_path, changes, words, 
   assert main(_arguments('run', tmp_path / 'w', data__reader='numpy', **changes)) == 2
   assert re.search(words, capsys.readouterr().err)
   assert not (tmp_path / 'w' / 'lm').exists()
+
+
+@pytest.mark.usefixtures('in_repository', 'one_device')
+def test_the_batch_that_step_1_refused_may_be_lowered_in_the_same_workdir(tmp_path, refused):
+  for size in (90000, 80000):
+    line = refused(_arguments('run', tmp_path / 'w', data__reader='numpy', until='lm',
+                              lm__batch_size=size), 'lower lm.batch_size', alone=False)
+    assert f'batch of {size} rows' in line and (tmp_path / 'w' / 'lm').exists()
 
 
 @pytest.mark.tf
