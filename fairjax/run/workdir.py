@@ -319,6 +319,9 @@ def open_workdir(
   if only_read:
     return
   check(set(changed))
+  if stale or 'decoding' in changed:  # a mesh that these devices lack is refused first, too
+    from fairjax.train import make_mesh
+    make_mesh(config.mesh)
   if changed:
     log(f'{workdir} goes on with {"; ".join(changed.values())}'
         + '; all is measured again' * bool(stale))

@@ -116,6 +116,8 @@ def test_what_only_reads_or_cannot_be_done_leaves_a_finished_run_as_it_is(
   before = contents(finished)
   for changes in ({'measure__scorers': "('bert:typo',)"}, {'measure__encoder': 'minilm:typo'}):
     refused(_arguments('run', finished, **changes), 'typo')
+  for changes in ({'measure__permutations': 7}, {'decoding': "('average:0.5',)"}):
+    refused(_arguments('run', finished, **changes, mesh__data=7), 'does not cover the 1 devices')
   words = _arguments('models export', finished, measure__permutations=7)
   assert main([*words, '--model=baseline', f'--output={tmp_path / "out"}']) == 0
   assert main(_arguments('models select', finished, measure__permutations=7)) == 0
