@@ -204,10 +204,10 @@ def field_values(options: argparse.Namespace, of: type, *, prefix: str = '') -> 
 
 
 def refuse(options: argparse.Namespace, *names: str, why: str) -> None:
-  """Raises `UserError` with the first option of these names that is not its default."""
+  """Raises `UserError` with the first option of these names that was given."""
   for name in names:
-    given = name.replace('-', '_')
-    if getattr(options, given) != options.own_parser.get_default(given):
+    given, parser = name.replace('-', '_'), options.own_parser
+    if given in parser.given or getattr(options, given) != parser.get_default(given):
       raise UserError(f'--{name} {why}')
 
 

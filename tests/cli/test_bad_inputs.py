@@ -228,7 +228,10 @@ CASES = [
        't.txt is no folder: name one', {'t.txt': GOOD}),
   Case('one document and nothing to validate', MASKED, 'give --valid', {'t.txt': 'It rains .'}),
   Case('names without augmentation', MASKED + ' --names=DIR/n.txt', 'belongs to --cda=one'),
-  Case('sizes of a checkpoint', MASKED + ' --init=DIR --layers=4', '--layers is of a new model'),
+  *(Case(f'sizes of a checkpoint, {size}', f'{verb} --init=DIR --{size}',
+         f'--{size.partition("=")[0]} is of a new model')
+    for verb in (MASKED, 'models classifier --data=DIR/t.tsv --output=DIR/o')
+    for size in ('layers=4', 'layers=2', 'vocab-size=8000')),  # 2 and 8000 are the defaults
   Case('shares that are no numbers', 'gender pronouns --model=DIR --shares=DIR/s.tsv',
        's.tsv:2', {'s.tsv': 'occupation\tbls_pct_female\nbaker\tmany\n'}),
   # Attributes.
