@@ -37,11 +37,16 @@ def split_sentences_set(
   held_out = int(round(len(data) * valid_share))
   valid, train = data.take(order[:held_out]), data.take(order[held_out:])
   positives = int(data.label.sum())
-  if len(train) < batch_size or held_out < 2 or not 0 < positives < len(data):
+  if len(data) and positives in (0, len(data)):
+    raise UserError(
+      f'sentiment: all {len(data)} sentences with a clear score are '
+      f'{"positive" if positives else "negative"}, and f_sh learns from both kinds: use another '
+      '--config.sentiment.scorer, or other text')
+  if len(train) < batch_size or held_out < 2:
     raise UserError(
       f'sentiment: {len(data)} sentences with a clear score ({positives} positive) are too few to '
-      f'train on batches of {batch_size}: lower --config.sentiment.margin or .batch_size, use '
-      'another --config.sentiment.scorer, or more text')
+      f'train on batches of {batch_size}: lower --config.sentiment.margin or .batch_size, raise '
+      '.max_sentences or .sentence_tokens, use another --config.sentiment.scorer, or more text')
   return train, valid
 
 

@@ -34,9 +34,12 @@ def test_sentence_split_holds_every_sentence_once():
 
 def test_sentence_split_refuses_one_class_and_too_few():
   data = _sentences()
-  one_class = dataclasses.replace(data, label=np.ones_like(data.label))
-  for bad, size in ((one_class, 4), (data, 64)):
-    with pytest.raises(UserError, match='too few'):
+  kinds = [dataclasses.replace(data, label=np.full_like(data.label, x)) for x in (1, 0)]
+  for bad, size, words in ((kinds[0], 4, 'all 40 .* are positive'),
+                           (kinds[1], 64, 'all 40 .* are negative'),
+                           (data, 64, 'too few .*max_sentences or .sentence_tokens'),
+                           (data.take(np.arange(0)), 4, '0 sentences .* too few')):
+    with pytest.raises(UserError, match=words):
       split_sentences_set(bad, valid_share=0.25, batch_size=size, seed=3)
 
 
