@@ -290,7 +290,7 @@ class Job(Run):
       for scorer, measures in baseline.measures['scorers'].items())
     selection = read_report(self.workdir)['selection']
     if selection is None:
-      best = 'nothing to select from'
+      best = 'nothing to select from' + ' (fairjax models select says why)' * (len(self.models) > 1)
     elif selection['best'] is None:
       best = 'none is fairer and keeps its relevance (fairjax models select says why)'
     else:

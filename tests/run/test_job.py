@@ -21,6 +21,7 @@ from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.report.sections import brief_table
+from fairjax.run.job import Job
 from fairjax.run.next_token import read_next_token
 from fairjax.run.results import run_prefixes
 from fairjax.train import read_metrics
@@ -419,6 +420,15 @@ def test_a_finished_workdir_is_left_alone(finished, printed):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()}
   assert 'nothing to do' in printed(*_arguments('run', finished))
   assert {p: p.stat().st_mtime_ns for p in finished.rglob('*') if p.is_file()} == before
+
+
+@pytest.mark.parametrize('models', [1, 2])
+def test_the_end_says_where_to_look_if_no_model_can_be_judged(models, monkeypatch, tmp_path):
+  monkeypatch.setattr('fairjax.run.job.read_report', lambda workdir: {'selection': None})
+  row = types.SimpleNamespace(name='baseline', measures={'scorers': {}})
+  found = Job.ending(types.SimpleNamespace(rows=lambda: [row], models=models * [row],
+                                           workdir=tmp_path))
+  assert ('models select says why' in found[1]) == (models > 1)
 
 
 @pytest.mark.tf
