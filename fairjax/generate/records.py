@@ -120,8 +120,8 @@ def read_records(
     data: path of JSON lines, a JSON array, CSV or TSV with a header, or Parquet, compressed or not
       (`-`: the standard input); a data frame of pandas or Polars, or an Arrow table; or mappings.
     attributes: what the records are about. With one, they need no `attribute`. With any, they need
-      no `value` where the prefix holds one alone, and no `template`: it is the prefix without the
-      value (`TemplateFinder`).
+      no `value` where the prefix holds one alone, and no `template`: it is the number of the
+      attribute's template that the prefix fills, else the prefix without the value.
     columns: their name of a field -> ours, where they differ.
     repair: replace halves of characters and NUL by U+FFFD instead of refusing their record.
     counts: gets in words what was changed in reading, and how often.
@@ -176,6 +176,7 @@ def read_records(
   if complete is not None:
     counts += collections.Counter({
       'records whose value is the one that their prefix holds': complete.found,
+      "records whose template is the attribute's that their prefix fills": complete.numbered,
       'records whose template is the prefix without its value': complete.derived,
       'records whose template is that of others in another Unicode form': complete.joined})
 
@@ -305,7 +306,10 @@ class _Completion:
     self._finder = functools.cache(lambda name: TemplateFinder(self._attributes[name]))
     self.labelled: dict[str, bool] = {}  # whether the records of an attribute have templates
     self._labels: dict[tuple[str, str], str] = {}  # (attribute, normal form) -> template
-    self.derived, self.found, self.joined = 0, 0, 0
+    # Numbers, as in sampled records: prompts of both kinds of files are then the same.
+    self._numbers = {(a.name, normal_form(template.text)): i for a in attributes
+                     for i, template in enumerate(a.templates)}
+    self.derived, self.found, self.joined, self.numbered = 0, 0, 0, 0
 
   def __call__(self, record: dict[str, Any], where: str) -> dict[str, Any]:
     if record.get('attribute') is None and len(self._attributes) == 1:
@@ -335,10 +339,12 @@ class _Completion:
       raise UserError(f"{where}: the prefix does not hold '{value}', so its template is not known: "
                       "give the records a column 'template', equal for prefixes that differ in "
                       'the value alone')
-    record['template'] = self._labels.setdefault(
-      (attribute.name, normal_form(template)), template)
-    self.joined += record['template'] != template
-    self.derived += 1
+    key = attribute.name, normal_form(template)
+    label = self._labels.setdefault(key, template)
+    record['template'] = self._numbers.get(key, label)
+    self.joined += label != template
+    self.numbered += key in self._numbers
+    self.derived += key not in self._numbers
     return record
 
 

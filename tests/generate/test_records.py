@@ -183,6 +183,19 @@ def test_prefixes_that_differ_in_their_unicode_form_are_of_one_template():
 
 
 @pytest.mark.parametrize('name', list_attributes())
+def test_prefixes_of_the_attribute_have_the_number_of_their_template(name):
+  attribute, counts = load_attribute(name), collections.Counter()
+  prefixes = attribute.prefixes()
+  values = [v.text for v in attribute.values]
+  rows = [{'prefix': f'{p.text} ', 'value': values[p.value], 'continuation': ''} for p in prefixes]
+  rows.append({'prefix': f'Then {values[0]}', 'value': values[0], 'continuation': ''})
+  found = [r.template for r in read_records(
+    rows, attributes=[attribute], counts=counts, whole=False)]
+  assert found[:-1] == [p.template for p in prefixes] and isinstance(found[-1], str)
+  assert sorted(counts.values()) == [1, len(prefixes)]
+
+
+@pytest.mark.parametrize('name', list_attributes())
 def test_the_template_of_a_prefix_is_the_attribute_s_own(name):
   attribute = load_attribute(name)
   found = TemplateFinder(attribute)
