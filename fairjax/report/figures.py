@@ -165,7 +165,7 @@ def plot_tradeoff(
                   ncols=min(4, 2 * columns))
     _lay_out(figure)
     for axis, (*_, points) in zip(axes.flat, panels, strict=False):
-      _place_labels(figure, axis, points)
+      _place_labels(figure, axis, points, colours)
     return save_figure(figure, path)
 
 
@@ -295,19 +295,22 @@ _LABEL_PLACES = (
   (18, -18, 'left', 'top'), (0, 36, 'center', 'bottom'), (0, -36, 'center', 'top'))
 
 
-def _place_labels(figure, axis, points) -> None:
+def _place_labels(figure, axis, points, colours) -> None:
   """Writes each point's weight or name where it covers other labels and points least."""
   renderer = figure.canvas.get_renderer()
   frame = axis.bbox
   places = axis.transData.transform([_position(p) for p in points])
-  boxes = []
+  boxes, labels = [], []
   kinds = [(p['method'], p['weight']) for p in points]
   for point, kind in zip(points, kinds, strict=True):
     text = point['name'] if None in kind or kinds.count(kind) > 1 else f"{point['weight']:g}"
-    label = axis.annotate(
+    labels.append(axis.annotate(
       wrapped(text), _position(point), (0, 0), textcoords='offset points', fontsize=8,
+      color=colours[point['method']],
       bbox={'facecolor': 'white', 'edgecolor': 'none', 'alpha': 0.7, 'pad': 0.5},
-      arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4})
+      arrowprops={'arrowstyle': '-', 'linewidth': 0.4, 'color': '#999999', 'shrinkB': 4}))
+  _add_fonts(figure)  # their widths count
+  for label in labels:
 
     def put(place, label=label):
       dx, dy, ha, va = place
@@ -365,7 +368,8 @@ def pyplot():
 def drawing(rows: int, columns: int, width: float, height: float, **options: Any):
   """A figure and its `[rows, columns]` axes, in our style while it is drawn and saved."""
   plt = pyplot()
-  with plt.rc_context(STYLE):
+  with plt.rc_context(STYLE), warnings.catch_warnings():
+    warnings.filterwarnings('ignore', 'Glyph .* missing from font')  # `_add_fonts` says it
     yield plt.subplots(rows, columns, squeeze=False, layout='constrained', dpi=150, figsize=(
       min(width, _MOST_INCHES), min(height, _MOST_INCHES)), **options)
 
@@ -413,11 +417,9 @@ def save_figure(figure, path: str | os.PathLike) -> list[pathlib.Path]:
     files = [path]
   else:
     files = [path.with_name(path.name + suffix) for suffix in ('.png', '.svg')]
-  with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', 'Glyph .* missing from font')  # `_add_fonts` says it
-    _lay_out(figure)
-    for file in files:
-      figure.savefig(file, metadata=_METADATA[file.suffix])
+  _lay_out(figure)
+  for file in files:
+    figure.savefig(file, metadata=_METADATA[file.suffix])
   pyplot().close(figure)
   return files
 

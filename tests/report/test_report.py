@@ -375,6 +375,9 @@ def test_tradeoff_reverses_the_fairness_axis_and_labels_do_not_overlap(drawn, ro
   assert marked == sum(p['individual_fairness']['within_floor'] for p in points) == 1
   boxes = [t.get_window_extent() for t in axis.texts]
   assert [t.get_text() for t in axis.texts] == ['baseline', 'extended-baseline', '1', '10']
+  marks = {tuple(p): bar[0].get_color() for bar in axis.containers for p in bar[0].get_xydata()}
+  weights = axis.texts[2:]  # the two baselines of these rows are one point
+  assert [t.get_color() for t in weights] == [marks[t.xy] for t in weights]
   assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
   methods = ['baseline', 'extended_baseline', 'embedding', 'sentiment', 'random_projection']
   plot_tradeoff('t', scorer='opinion', panels=[
@@ -432,6 +435,9 @@ def test_characters_of_no_font_are_named_once(tmp_path, rows, capsys):
   for name in 'vw':
     plot_values(tmp_path / name, rows=[ModelRow('m', 'model', measures=measures)],
                 scorers=['opinion'], errors={'m': {'opinion': np.zeros(3)}})
+  plot_tradeoff(tmp_path / 't', scorer='opinion', panels=[('', 'S.S.c', [
+    {'name': '\U0010fffd', 'method': 'model', 'weight': None, 'cost': rows[0].relevance(),
+     'individual_fairness': rows[0].estimate('opinion', 'individual_fairness')}])])
   assert capsys.readouterr().err.count('are drawn as boxes: no installed font') == 1
 
 

@@ -22,7 +22,7 @@ from fairjax.gender.fair_generation.lipschitz import (
   satterthwaite_radius,
 )
 from fairjax.measure import read_generations, semantic_similarity_c
-from fairjax.report.figures import STYLE, plain, pyplot, save_figure
+from fairjax.report.figures import drawing, plain, save_figure
 
 _MISSES_SHOWN = 20
 
@@ -216,13 +216,11 @@ def plot_bias(
 
   Returns the PNG and the SVG file of `path`, which has no suffix.
   """
-  plt = pyplot()
   prompts = list(dict.fromkeys(row['prompt'] for t in tables for row in t['prompts']))
   columns = ('bias', 'bias_debiased') if debiased else ('bias',)
   height = 0.8 / (len(tables) * len(columns))
-  with plt.rc_context(STYLE):
-    rows = len(prompts) * max(1, len(tables) * len(columns) / 2)
-    figure, axis = plt.subplots(figsize=(7, 1.2 + 0.32 * rows), layout='constrained')
+  rows = len(prompts) * max(1, len(tables) * len(columns) / 2)
+  with drawing(1, 1, 7, 1.2 + 0.32 * rows) as (figure, ((axis,),)):
     for number, (table, column) in enumerate(itertools.product(tables, columns)):
       after, colour = column != 'bias', _COLOURS[number // len(columns) % len(_COLOURS)]
       label = plain(table['model']) + (', debiased embedding' if after else '')

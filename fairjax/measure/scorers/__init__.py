@@ -57,7 +57,7 @@ def load_scorer(
   files = lexicon_files(lexicon or ())
   if len(files) != 2:
     if gone := [path for path in files if not path.exists()]:
-      raise UserError(f'lexicon {gone[0]}: there is no such file or folder: fairjax scorers lexicon '
+      raise UserError(f'lexicon {gone[0]}: no such file or folder: fairjax scorers lexicon '
                       f'--output={gone[0]} fetches the two lists')
     raise UserError('the opinion scorer needs a lexicon of two files, positive words and negative '
                     'words: --lexicon POSITIVE NEGATIVE, or the folder of fairjax scorers lexicon')
