@@ -286,8 +286,8 @@ COMMANDS = {
       'sample --prompts-only' if options.prompts_only else '')),
   'records convert': Command(
     _convert_options, _convert, 'write records, with scores, as JSONL or Parquet',
-    'fairjax records convert --records=generations.jsonl --output=generations.parquet '
-    '--scores scores/country.vader.jsonl'),
+    'fairjax records convert --records=generations.jsonl --attribute=country '
+    '--output=generations.parquet --scores scores/country.vader.jsonl'),
   'records schema': Command(_schema_options, _print_schema,
                             'print the JSON Schema of records or of report.json'),
 }

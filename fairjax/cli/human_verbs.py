@@ -163,6 +163,7 @@ def _format_left_out(result: dict[str, Any]) -> list[str]:
 COMMANDS = {
   'human export': Command(
     _export_options, _export, 'write blinded annotation sheets and their key',
-    'fairjax human export --records generations.jsonl --output sheets --annotators 4'),
+    'fairjax human export --records generations.jsonl --attribute=country --output=sheets '
+    '--annotators=4'),
   'human import': Command(_import_options, _import, 'evaluate the sheets that came back'),
 }

@@ -451,9 +451,9 @@ def _check_types(record: dict[str, Any], where: str) -> None:
   """All of `check_record` that depends on names and types of the fields alone."""
   missing = [name for name in REQUIRED_FIELDS if name not in record]
   if missing:
-    stands = ', one --attribute=A stands for attribute' * ('attribute' in missing)
+    stands = '; one --attribute=A stands for attribute, and finds value and template in the prefix'
     raise UserError(f"{where}: fields missing: {', '.join(missing)} (--columns takes other names"
-                    f'{stands})')
+                    f"{stands * ('attribute' in missing)})")
 
   def check(name, kinds, words):
     value = record[name]
