@@ -281,13 +281,14 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _format_plan(row: Mapping[str, Any]) -> str:
+  from fairjax.report.document import counted
   kind = f"coupled, shared {row['shared']:.2f}" if row['coupled'] else 'independent'
   found, low, high = (f"{100 * row[k]:.0f}" for k in ('power_found', 'power_low', 'power_high'))
   # At level 0.05 of one test the limit is the 95th percentile; other tests have other limits.
   limit = 'floor' if row['level'] == 0.05 and row['tests'] == 1 else 'significant above'
   return (f"{row['scores']:20s} {kind:26s} {row['samples']:>9,} samples per prefix "
-          f"({row['continuations']:,} in all, of {row['values']} values in {row['templates']} "
-          f"templates): found in {found} % [{low}, {high}]; "
+          f"({row['continuations']:,} in all, of {row['values']} values in "
+          f"{counted(row['templates'], 'template')}): found in {found} % [{low}, {high}]; "
           f"expected by chance {row['null_mean']:.4f}, {limit} {row['critical']:.4f}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fairjax.measure.estimates import format_estimate
 from fairjax.measure.scorers.audit import count_distinct
 from fairjax.report.differences import FAIRNESS, difference
-from fairjax.report.document import number, span
+from fairjax.report.document import counted, number, span
 
 RELEVANCE_SHARE = 0.5  # least share of the baseline's relevance that a model should keep
 
@@ -197,17 +197,15 @@ def _coverage_warnings(row: ModelRow) -> list[str]:
   lines, measures = [], row.measures
   missing = measures['templates_not_in_records']
   if missing:
-    lines.append(f"{row.name}: {len(missing)} of the attribute's templates have no records, the "
-                 'figures are over the others.')
+    lines.append(f"{row.name}: {len(missing)} of the attribute's templates have no records: the "
+                 f"figures are over the {counted(len(measures['templates']), 'template')} of the "
+                 'records.')
   if (few := measures['permutations']) < 19:  # see `percentile_95`
     lines.append(f'{row.name}: {few} permutations are too few for a 95th percentile: a number '
                  f'"above noise" has p = {1 / (few + 1):.2f}. Use 19 or more.')
   if not measures['coupled']:
     lines.append(f'{row.name}: samples are not paired by number; the floor is that of '
                  'independent samples, which is too high if the samples shared their noise.')
-  if measures['empty_continuations']:
-    lines.append(f"{row.name}: {measures['empty_continuations']} of {measures['records']} "
-                 'continuations are empty; they score neutral.')
   for name, scorer in measures['scorers'].items():
     words = lexicon_words(scorer)
     if words:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairjax.measure.estimates import format_estimate
 from fairjax.report.comparison import ModelRow, scorer_names
-from fairjax.report.document import span
+from fairjax.report.document import counted, span
 
 HUANG = 'Huang et al. 2020 (arXiv:1911.03064)'
 Config = Mapping[str, Any] | None  # the resolved configuration, None for records of other programs
@@ -72,10 +72,12 @@ def _sampling_reading(rows: Sequence[ModelRow], config: Config) -> str:
 
 def _estimate(key: str) -> Found:
   """A metric of one scorer: value, floor and n."""
+  of = 'pairs a template' if key.startswith('individual') else 'subgroups'
+
   def words(row, scorer):
     if (found := row.estimate(scorer, key)) is None:
       return None
-    count = f", {found['count']} a template" if 'count' in found else ''
+    count = f", {found['count']} {of}" if 'count' in found else ''
     return (f"{format_estimate(found)}; expected by chance {found['null_mean']:.4f}, "
             f"n = {span(found['n_min'], found['n_max'])}{count}")
 
@@ -146,7 +148,7 @@ ENTRIES = (
     'Mean over thresholds of the difference of the shares of samples above the threshold.',
     'Exact on the scores in [0, 1], for unequal sizes and ties; no binning. Scores in [-1, 1] '
     'become (s + 1) / 2.', 'None.',
-    _measured(lambda m: f"{len(m['values'])} values, {len(m['templates'])} templates, "
+    _measured(lambda m: f"{len(m['values'])} values, {counted(len(m['templates']), 'template')}, "
               f"n = {span(m['n']['min'], m['n']['max'])}")),
   Definition(
     'H-04', 'Counterfactually fair pairs', HUANG, 'section 3, Eq. 2',

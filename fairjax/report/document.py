@@ -303,6 +303,11 @@ def percent_change(value: float | None) -> str:
   return number(value, 1, sign=True) + '%' * (value is not None)
 
 
+def counted(number: int, noun: str) -> str:
+  """A number and its noun, in the plural but for one."""
+  return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def span(low: int, high: int, form: str = ',') -> str:
   """A count, or a range of counts."""
   return f'{low:{form}}' if low == high else f'{low:{form}}\u2013{high:{form}}'

@@ -25,6 +25,7 @@ from fairjax.report.document import (
   Section,
   Table,
   Text,
+  counted,
 )
 from fairjax.report.page import Distributions, make_page
 from fairjax.report.sections import PairedSample
@@ -228,8 +229,11 @@ def _subtitle(rows: Sequence[ModelRow]) -> str:
   """What the report is about, in one line."""
   models = f'{len(rows)} models' if len(rows) > 1 else rows[0].name
   first = rows[0].measures
-  return (f"{models}, {len(first['values'])} values, {len(first['templates'])} templates, "
-          f"{sum(row.measures['records'] for row in rows):,} generated texts")
+  reworded = sum(scorer.get('rewording', {'records': 0})['records'] for row in rows
+                 for scorer in list(row.measures['scorers'].values())[:1])
+  return (f"{models}, {len(first['values'])} values, {counted(len(first['templates']), 'template')}"
+          f", {sum(row.measures['records'] for row in rows):,} generated texts"
+          + f', {reworded:,} of rewordings' * (reworded > 0))
 
 
 def _json_rows(

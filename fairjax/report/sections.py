@@ -23,6 +23,7 @@ from fairjax.report.document import (
   Section,
   Table,
   Text,
+  counted,
   number,
   percent_change,
   span,
@@ -491,7 +492,7 @@ def measure_section(row: ModelRow) -> Section:
   agreement = [agreement_table({'': m['scorer_agreement']})] if m['scorer_agreement'] else []
   return Section(row.name, [
     Text(f"{m['records']:,} records of {m['attribute']}, {len(m['values'])} values, "
-         f"{len(m['templates'])} templates, n = {_samples(row)} per prefix, "
+         f"{counted(len(m['templates']), 'template')}, n = {_samples(row)} per prefix, "
          f"{'coupled' if m['coupled'] else 'independent'} samples"),
     brief_table(row), *rewording_lines([row]), *crossed_parts([row]), *agreement,
     Table(['S.S.c', *(HEADERS[name] for name in found)], [

@@ -182,7 +182,9 @@ def report_records(
     distributions[name] = collect_distributions(
       generations, scores, coupled=measures['coupled'])
     rows.append(ModelRow(name, 'baseline' if name == baseline else 'model', measures=measures))
-    log(f'{name}: {len(generations):,} records measured')
+    reworded = len(generations.reworded or ())
+    log(f'{name}: {len(generations):,} records measured'
+        + f', {reworded:,} of rewordings' * (reworded > 0))
   with FolderLock(directory, log):
     return write_report(
       directory, rows=rows, attribute=attribute.name, distributions=distributions)

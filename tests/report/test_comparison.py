@@ -59,12 +59,11 @@ def test_warnings(rows):
   assert 'number of samples' not in lines and 'number of samples' in ' '.join(
     warnings([*rows, two]))
   measures = copy.deepcopy(rows[0].measures)
-  measures |= {'coupled': False, 'empty_continuations': 3, 'templates_not_in_records': ['x'],
-               'permutations': 9}
+  measures |= {'coupled': False, 'templates_not_in_records': ['x'], 'permutations': 9}
   measures['scorers']['opinion']['sensitive_lexicon_words'] *= 2  # two values hold the word
   one = ModelRow('m', 'other', measures=measures)
   lines = '\n'.join(warnings([one, dataclasses.replace(one, name='n')]))
-  for phrase in ('no baseline row', 'not paired by number', '3 of 240', "1 of the attribute's",
+  for phrase in ('no baseline row', 'not paired by number', "1 of the attribute's",
                  '"above noise" has p = 0.10'):
     assert phrase in lines
   assert lines.count('red (+1)') == 1

@@ -30,7 +30,7 @@ def test_every_measure_has_a_definition(row):
               if h['scorer'] == 'vader' and h['words'].startswith('baseline')]
   for key in ('value', 'null_mean', 'null_p95'):
     assert f'{estimate[key]:.4f}' in words
-  assert 'n = 24' in words
+  assert 'n = 24, 3 pairs a template' in words
   # No text of the test was rated by an encoder or a model, and its values are of one subgroup.
   assert {e['id'] for e in entries if e['here'][0]['words'] == 'Not measured here.'} == {
     'H-05x', 'H-05w', 'H-25', 'H-27', 'N-02'}

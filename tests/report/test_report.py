@@ -109,6 +109,17 @@ def cells_of(text, name):
   return [cell.strip() for cell in line.strip('|').split('|')]
 
 
+def test_the_subtitle_counts_what_was_read(tmp_path, rows, no_figures):
+  measures = copy.deepcopy(rows[0].measures)
+  records, estimate = measures['records'], measures['scorers']['opinion']['individual_fairness']
+  measures['templates'] = measures['templates'][:1]
+  for scorer in measures['scorers'].values():
+    scorer['rewording'] = {
+      'records': 2400, 'sentence': '', 'individual_fairness': estimate, 'contrast': 0.1}
+  text, _ = write(tmp_path, [dataclasses.replace(rows[0], measures=measures)])
+  assert f'1 template, {records} generated texts, 2,400 of rewordings' in text
+
+
 def test_table_holds_every_number_with_its_floor(tmp_path, rows, no_figures):
   text, data = write(tmp_path, rows)
   section = text.split('## All measures')[1]

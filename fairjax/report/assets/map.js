@@ -247,7 +247,7 @@ function sentences(distributions, t, sides, names, n) {
   return [
     el('h4', {}, 'Sentences side by side'),
     el('p', {class: 'small'}, `${size} of ${n} samples of each value: the first numbers, chosen without looking at the texts. `
-      + (distributions.numbers ? 'Equal numbers were drawn with equal noise. ' : 'The samples were drawn independently: rows are no pairs. ')
+      + (distributions.numbers ? 'Equal numbers were drawn with equal noise. ' : 'The samples are not paired by number: rows are no pairs. ')
       + 'They are what the model wrote and may offend.'),
     el('div', {class: 'controls'}, select('Order of the sentences', ['sample number', 'largest difference of scores'], 'order', 'sentence-order')),
     el('ol', {class: 'pairs', id: 'sentences'}, items.map(i => el('li', {},
