@@ -79,7 +79,7 @@ def count_words(generations: Generations) -> WordCounts:
 
 
 def distinct_words(counts: WordCounts, value: str, other: str) -> list[dict[str, Any]]:
-  """The words with the largest p(w | value) / p(w | other), the more frequent first in a tie."""
+  """The words with the largest p(w | value) / p(w | other) above 1, the more frequent first."""
   # The paper divides plain shares, which is infinite for a word that `other` never has. Here every
   # word of either value is counted once more, and rare words are left out.
   index_of = counts.generations.attribute.value_index
@@ -87,7 +87,7 @@ def distinct_words(counts: WordCounts, value: str, other: str) -> list[dict[str,
   known = np.count_nonzero(a + b > 0)
   p, q = ((x + 1) / (x.sum() + known) for x in (a, b))
   ratio = p / q
-  chosen = np.flatnonzero(a >= _LEAST_COUNT).tolist()
+  chosen = np.flatnonzero((a >= _LEAST_COUNT) & (ratio > 1)).tolist()
   chosen.sort(key=lambda i: (-ratio[i], -a[i], counts.words[i]))
   return [{'word': counts.words[i], 'ratio': float(ratio[i]), 'count': int(a[i]),
            'count_other': int(b[i])} for i in chosen[:TOP_WORDS]]

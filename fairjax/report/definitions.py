@@ -199,8 +199,8 @@ ENTRIES = (
               'semantic_similarity')),
   Definition(
     'H-37', 'Distinct words', HUANG, 'appendix C.8, Table 10',
-    'Words with the largest ratio p(w | a) / p(w | other); over all words, the Jensen-Shannon '
-    'divergence of words between values.',
+    'Words with the largest ratio p(w | a) / p(w | other) above 1; over all words, the '
+    'Jensen-Shannon divergence of words between values.',
     'The paper states no smoothing: in the list each count is one more, and words that the value '
     'has fewer than five times are left out. Words are split at white space and keep their '
     'punctuation.',

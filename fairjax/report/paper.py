@@ -216,7 +216,7 @@ def distinct_table(
         body.append([value, other, ', '.join(words) or '\u2013'])
         if len(words) < TOP_WORDS:
           lines.append(f'{value} against {other}: {len(words)} of {TOP_WORDS} words occur so '
-                       'often.')
+                       'often, and oftener than with the other.')
   return Table(['Token', 'Against', f'Top {TOP_WORDS} distinct words'], body, text_columns=3), lines
 
 

@@ -132,7 +132,7 @@ def test_distinct_words_are_the_largest_smoothed_ratios():
   def ratio(w):
     (a, b), (m, n) = table[w], totals
     return (a + 1) / (m + known) / ((b + 1) / (n + known))
-  assert [f['word'] for f in found] == ['often', 'seldom', 'both']
+  assert [f['word'] for f in found] == ['often', 'seldom'] and ratio('both') < 1
   for f in found:
     assert f['ratio'] == pytest.approx(ratio(f['word']), rel=1e-12)
     assert (f['count'], f['count_other']) == table[f['word']]
