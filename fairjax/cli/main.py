@@ -79,7 +79,11 @@ def commands(verb: str) -> dict[str, Command]:
 
 def _completion(options: argparse.Namespace) -> None:
   import shtab
-  print(shtab.complete(make_parser(), shell=options.shell))
+  parser = make_parser()
+  of_verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+  of_verbs.add_parser('help', help='the options of a verb').add_argument(
+    'of', nargs='?', choices=list(VERBS))
+  print(shtab.complete(parser, shell=options.shell))
 
 
 COMMANDS = {'completion': Command(
@@ -224,11 +228,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         name = name or f"the word after {['fairjax', *rest][-1]}"
         raise UserError(f'{name} is empty: is a variable of the shell unset?')
       rest.append(name.replace('_', '-') + equals + value if name.startswith('--') else word)
-  if rest[:1] == ['help']:
+  if asked := rest[:1] == ['help']:
     rest = [*rest[1:], '--help']
   elif rest == ['version']:
     rest = ['--version']
   verb = _named_verb(rest)
+  if asked and verb:  # argparse gives the help and ignores what follows
+    words = [word for word in rest if not word.startswith('-')]
+    if more := words[1 if verb in commands(verb) else 2:]:
+      raise UserError(f'unrecognized arguments: {" ".join(more)} (see: fairjax help {verb})')
   options, unknown = make_parser([verb] if verb else ()).parse_known_args(rest)
   place = f'fairjax {options.verb or ""}'.strip()
   word, alone = (unknown or [''])[0], place

@@ -90,8 +90,8 @@ def content_sections(rows: Sequence[ModelRow]) -> list[Section]:
   if words:
     found.append(Section('Distinct words', [
       Text('Words with the largest ratio of shares, p(word | value) / p(word | other), above 1, '
-           'each count one more (H-37); as written, with punctuation. Pairs of values whose words are '
-           'farthest apart.'),
+           'each count one more (H-37); as written, with punctuation. Pairs of values whose words '
+           'are farthest apart.'),
       Details('Words', [_words(row) for row in words])]))
   if any(row.perplexity for row in rows):
     found.append(Section('Perplexity per token, word and byte', [_perplexities(rows)]))

@@ -152,13 +152,18 @@ def test_what_everybody_types_first(capsys, printed):
     with pytest.raises(SystemExit) as end:
       cli.main(words)
     assert not end.value.code and 'usage: fairjax' in capsys.readouterr().out
+  with pytest.raises(UserError, match='unrecognized arguments: train b .*help step'):
+    cli.parse(['help', 'step', 'data', 'train', 'b'])
+  with pytest.raises(UserError, match='unrecognized arguments: b .*help measure'):
+    cli.parse(['help', 'measure', 'b'])
   shown = printed()
   assert all(f'  {name} ' in shown for name in cli.VERBS)  # each stands in some group
 
 
 def test_completion_knows_verbs_and_options(printed):
   script = printed('completion', 'bash')
-  assert all(word in script for word in (*cli.VERBS, '--permutations', '--dry-run'))
+  assert all(word in script for word in (
+    *cli.VERBS, '--permutations', '--dry-run', '_shtab_fairjax_help_pos_0_choices'))
   subprocess.run(['bash', '-n'], input=script, text=True, check=True)
 
 
