@@ -299,8 +299,11 @@ def measure_attributes(
   return found
 
 
-def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[Any]:
-  """`read_records`; logs progress and what was changed in reading."""
+def read_logged(data: Any, *, log: Log | None, name: Path | None = None, **options: Any
+                ) -> Iterator[Any]:
+  """`read_records`; logs progress and what was changed in reading (`name`: a file's, of rows)."""
+  if name is None:
+    name = data if isinstance(data, str | os.PathLike) else 'data'
   counts: collections.Counter[str] = collections.Counter()
   with Progress('reading', None, unit='records', log=log) as progress:
     records = read_records(data, counts=counts, **options)
@@ -308,7 +311,7 @@ def read_logged(data: Any, *, log: Log | None, **options: Any) -> Iterator[Any]:
       progress.add(len(several))
       yield from several
   for what, number in counts.items() if log else ():
-    log(f'{data if isinstance(data, str | os.PathLike) else "data"}: {number:,} {what}')
+    log(f'{name}: {number:,} {what}')
 
 
 def compare(

@@ -272,7 +272,7 @@ def _foreign_reader(options: argparse.Namespace) -> Callable[[Any], Iterator[dic
       raise UserError(f'{path}: holds no record: ' + (', '.join(
         f'{number:,} left out {what}' for what, number in left_out.items()) or 'it is empty')
       ) from None
-    yield from records_reader(options, [attribute])(itertools.chain([first], found))
+    yield from records_reader(options, [attribute])(itertools.chain([first], found), name=path)
     for what, number in left_out.items():
       log_line(f'{path}: {number:,} left out {what}')
 

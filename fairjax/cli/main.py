@@ -234,8 +234,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     rest = ['--version']
   verb = _named_verb(rest)
   if asked and verb:  # argparse gives the help and ignores what follows
-    words = [word for word in rest if not word.startswith('-')]
-    if more := words[1 if verb in commands(verb) else 2:]:
+    named = [word for word in rest if not word.startswith('-')]
+    if more := named[1 if verb in commands(verb) else 2:]:
       raise UserError(f'unrecognized arguments: {" ".join(more)} (see: fairjax help {verb})')
   options, unknown = make_parser([verb] if verb else ()).parse_known_args(rest)
   place = f'fairjax {options.verb or ""}'.strip()

@@ -1,6 +1,7 @@
 """`measure`, `records plan`, `scorers audit` and `lexicon`, and what names scorers and measures."""
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -302,13 +303,20 @@ def _pilots(options: argparse.Namespace) -> 'list[Scores]':
     raise UserError('--shared is measured on the records of a pilot: leave it out')
   scorers = load_scorers(options, options.records, keep=not options.keep)
   attributes = [load_attribute(a) for a in options.attribute]
-  return [
-    pilot_scores(generations.sample_scores(score_generations(
-      generations, scorer, score_file(options.keep, name, scorer) if options.keep else None,
-      scored=options.scored, log=log_line), numbered=not options.independent),
-      f'{name}, {scorer.name}')
-    for name, generations in read_prompts(options, attributes, options.records).items()
-    for scorer in scorers]
+  found = []
+  for name, generations in read_prompts(options, attributes, options.records).items():
+    for scorer in scorers:
+      samples = generations.sample_scores(score_generations(
+        generations, scorer, score_file(options.keep, name, scorer) if options.keep else None,
+        scored=options.scored, log=log_line), numbered=not options.independent)
+      found.append(pilot_scores(samples, f'{name}, {scorer.name}'))
+      if all(len({*x}) == 1 for x in map(itertools.chain.from_iterable, samples.scores)):
+        log_line(f"{found[-1].name}: the pilot's scores never vary in a template: its plan tells "
+                 'too little: take another scorer, or more records')
+      elif samples.samples_per_prefix[1] == 1:
+        log_line(f'{found[-1].name}: the pilot has 1 sample a prefix: its plan is uncertain: take '
+                 'more samples')
+  return found
 
 
 COMMANDS = {

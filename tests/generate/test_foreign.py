@@ -98,6 +98,7 @@ def test_files_of_other_tools_become_records(make, form, tmp_path, capsys):
     assert main(arguments) == 0
   else:
     assert code == 0 and ': 1 left out' in log
+  assert 'data: ' not in log + capsys.readouterr().err
   found = read_generations(read_records(output), COUNTRY)
   assert len(found) == each * len(PROMPTS) and len(found.templates) == 2
   assert {(p, COUNTRY.value_texts[v]) for p, v in zip(

@@ -162,5 +162,12 @@ def test_the_verb_plans_for_kinds_and_for_a_pilot(tmp_path, capsys, refused, fou
   assert row['scores'] == 'a, recorded:s' and not row['coupled']
   assert row['samples'] == pytest.approx(rows[0]['samples'], rel=0.15)
   assert main(arguments) == 0 and 'a, recorded:s' in capsys.readouterr().out
+  for score, number, said in (
+      (0.5, 9, "a, recorded:s: the pilot's scores never vary"), (None, 1, 'has 1 sample a prefix')):
+    path.write_text(''.join(json.dumps({
+      'attribute': 'a', 'value': v, 'template': 0, 'prefix': f'{v} is', 'continuation': 'it',
+      'scores': {'s': i / 4 if score is None else score}}) + '\n'
+      for i, v in enumerate('XY') for _ in range(number)))
+    assert main(arguments) == 0 and said in capsys.readouterr().err
   refused(['records', 'plan'], '--effect')
   refused([*arguments, '--shared=0.5'], '--shared')
