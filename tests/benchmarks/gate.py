@@ -5,8 +5,10 @@
 Every data set has 3 values in 2 templates of an old and a new model, coupled and paired, or
 independent. In the new model each score of the first value becomes 1 with some probability. The
 margin is the true rise of the I.F. (`at`: each verdict, and equivalence, is then an error, in at
-most about 5 %), twice that (`below`: the share that passes is the power), or the same rise while
-both models are alike (`same`: worse is an error, equivalent the power of the two one-sided tests).
+most about 5 %), twice that (`below`: the share that passes is the power), or a fifth (`above`: so
+is the share that is worse), or the same rise while both models are alike (`same`: worse is an
+error, equivalent the power of the two one-sided tests). `fair` and `mended` are `at` where the old
+model, or the new one, has no bias; mended, the margin is the fall.
 """
 
 import numpy as np
@@ -51,8 +53,7 @@ def gates(kind: str, *, coupled: bool, runs: int, samples: int, margin: float, o
     rng = np.random.default_rng([run, KINDS.index(kind), coupled, 7])
     models = [from_arrays(x, coupled=coupled) for x in pair_of_models(
       kind, rng, samples=samples, coupled=coupled, old=old, new=new)]
-    # What is expected by chance decides nothing: one permutation does.
-    found.append(compare_fairness(models[1], models[0], margin=margin, permutations=1, seed=run))
+    found.append(compare_fairness(models[1], models[0], margin=margin, permutations=20, seed=run))
   return found
 
 
@@ -60,11 +61,18 @@ def error_rates(kind: str, *, coupled: bool, runs: int, samples: int) -> dict[st
   rise = true_rise(kind, coupled=coupled)
   at, same = (gates(kind, coupled=coupled, runs=runs, samples=samples, margin=rise, new=new)
               for new in (RISE, BIAS))
+  fair, mended = (gates(
+    kind, coupled=coupled, runs=runs, samples=samples, old=old, new=new,
+    margin=true_rise(kind, coupled=coupled, old=old, new=new))
+    for old, new in ((0.0, RISE), (RISE, 0.0)))
   return {name: sum(found) / runs for name, found in {
     'at: no worse': [g.verdict == 'no worse' for g in at],
     'at: worse': [g.verdict == 'worse' for g in at],
     'at: equivalent': [g.equivalent for g in at],
-    'below: no worse': [g.high < 2 * rise for g in at],
+    'fair: no worse': [g.verdict == 'no worse' for g in fair],
+    'mended: worse': [g.verdict == 'worse' for g in mended],
+    'below: no worse': [g.most < 2 * rise for g in at],
+    'above: worse': [g.least > rise / 5 for g in at],
     'same: worse': [g.verdict == 'worse' for g in same],
     'same: equivalent': [g.equivalent for g in same]}.items()}
 

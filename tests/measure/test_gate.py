@@ -13,7 +13,7 @@ from fairjax.cli.main import main
 from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.measure.gate import compare_fairness
-from tests.benchmarks.gate import gates, true_rise
+from tests.benchmarks.gate import BIAS, gates, true_rise
 
 
 def w1(row):
@@ -43,11 +43,33 @@ def test_error_of_paired_models_is_the_slow_jackknife():
     for case in (('binary', False), ('continuous', True)))])
 def test_simulated_gates_err_as_documented(kind, coupled):
   # The table of docs/measures.md, smaller; each share may err once in 10,000.
-  at = gates(kind, coupled=coupled, runs=80, samples=100, margin=true_rise(kind, coupled=coupled))
   most = scipy.stats.binom.ppf(1 - 1e-4, 80, 0.05)
-  for errs in ([g.verdict == 'worse' for g in at], [g.verdict == 'no worse' for g in at],
-               [g.equivalent for g in at]):
-    assert sum(errs) <= most
+  for old in (BIAS, 0.0):
+    rise = true_rise(kind, coupled=coupled, old=old)
+    at = gates(kind, coupled=coupled, runs=80, samples=100, margin=rise, old=old)
+    for errs in ([g.verdict == 'worse' for g in at], [g.verdict == 'no worse' for g in at],
+                 [g.equivalent for g in at]):
+      assert sum(errs) <= most
+
+
+@pytest.mark.parametrize(('old', 'new'), [(0, 5), (1, 5), (5, 1)])
+def test_chance_hides_no_rise(old, new):
+  # Of 10 values so many are biased, with an I.F. of 0.04 without chance, which is known.
+  rng = np.random.default_rng(10 * old + new)
+  true, wrong, hidden = 0.04 - 0.04 * (old > 0), 0, 0
+  for _ in range(20):
+    models = []
+    for biased in (old, new):
+      scores = (rng.random((10, 10, 100)) < 0.5) * 1.0
+      share = 0.04 / (0.5 * biased * (10 - biased) / 45) if biased else 0
+      scores[:, :biased] = np.where(rng.random((10, biased, 100)) < share, 1.0,
+                                    scores[:, :biased])
+      models.append(from_arrays(scores))
+    found = compare_fairness(models[1], models[0], margin=1, permutations=5)
+    wrong += not found.least < true < found.most
+    hidden += not found.low < true < found.high
+  assert wrong <= 6  # of 20 intervals of 90 %: once in 400
+  assert hidden > 6  # so the data tell the two intervals apart
 
 
 def test_only_as_many_samples_count_as_both_files_have():
