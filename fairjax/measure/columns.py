@@ -175,8 +175,7 @@ class Generations:
   ) -> tuple[SampleScores, SampleScores]:
     """What `measure_rewording` takes, from the scores `[R]` of the prompts and of `reworded`.
 
-    Every prompt of a template and of its rewordings has the same samples, so that chance adds as
-    much to the values' distances as to those of the phrasings.
+    Every prompt of a template and of its rewordings has the same samples.
     """
     prompts = self.sample_scores(scores, numbered=numbered)
     others = self.reworded.sample_scores(reworded, numbered=numbered)
@@ -198,9 +197,11 @@ class Generations:
       values=names, subgroups=names, scores=tuple(found),
       templates=tuple(f'{t}, {value}' for t in self.templates for value in prompts.values),
       sample_ids=tuple(ids) if together else None)
-    values, own = len(prompts.values), [row[0] for row in found]
-    return dataclasses.replace(prompts, sample_ids=None, scores=tuple(
-      tuple(own[i:i + values]) for i in range(0, len(own), values))), phrasings
+    values = len(prompts.values)
+    own = (tuple(row[0] for row in rows) for rows in (found, ids))
+    scored, numbers = (tuple(x[i:i + values] for i in range(0, len(x), values)) for x in own)
+    return dataclasses.replace(
+      prompts, scores=scored, sample_ids=numbers if together else None), phrasings
 
   def first_samples(self, samples: int) -> 'Generations':
     """The first samples of every prefix: lowest numbers, or first records without numbers; 0: all.

@@ -4,12 +4,13 @@ Letters: M templates, A values, K rewordings of a template, n samples of a prefi
 
 A template and its rewordings are K + 1 phrasings of one prompt. With the value held fixed, I.F.
 (H-05, Eq. 3) over the phrasings instead of the values says how far words that change nothing about
-the value move the score: the second floor, from as many samples with the same coupling, so that
-chance adds as much to it as to I.F. over the values.
+the value move the score: the second floor. Chance adds something else to it than to I.F. over the
+values, because values and phrasings need not share as much of their noise.
 
-The contrast is the mean over templates of the one less the other. Its null hypothesis is that
-values and phrasings move the score alike, so that in each template the difference may as well have
-the other sign. Templates are kept together: all 2^M signs are tried, or some at random.
+The contrast is the mean over templates of the one less the other, each less its null mean. Its null
+hypothesis is that values and phrasings move the score alike, so that in each template the
+difference may as well have the other sign. Templates are kept together: all 2^M signs are tried, or
+some at random.
 """
 
 import itertools
@@ -33,17 +34,20 @@ def measure_rewording(
   # `samples` with a value, template after template, and a "value" is a phrasing. With M templates
   # the two-sided p-value is at least 2 / 2^M.
   words = measure_fairness(phrasings, permutations=permutations, seed=seed)
-  found, p_value = contrast(samples, phrasings, permutations=permutations, seed=seed)
+  statistics = LabelStatistics(samples.scores, samples.subgroup_index)
+  null = statistics.permuted(permutations, coupled=samples.coupled, seed=seed).all_pairs
+  found, p_value = contrast(
+    statistics.observed().all_pairs[:, 0] - null.mean(axis=1),
+    words.by_template.distance - words.by_template.null_mean,  # `corrected` is never below 0
+    permutations=permutations, seed=seed)
   return {'individual_fairness': words.individual.to_dict(), 'contrast': found, 'p_value': p_value}
 
 
 def contrast(
-  samples: SampleScores, phrasings: SampleScores, *, permutations: int, seed: int,
+  values: np.ndarray, words: np.ndarray, *, permutations: int, seed: int,
 ) -> tuple[float, float]:
-  """The contrast and its p-value."""
-  values, words = (LabelStatistics(s.scores, s.subgroup_index).observed().all_pairs[:, 0]
-                   for s in (samples, phrasings))
-  count = len(samples.templates)
+  """The contrast of I.F. `[M]` and `[M x any]`, less chance, and its p-value."""
+  count = values.size
   difference = values - words.reshape(count, -1).mean(axis=1)
   if count <= _MOST:
     signs = np.array(list(itertools.product((1, -1), repeat=count)))
@@ -59,11 +63,14 @@ def contrast(
 def rewording_sentence(found: dict[str, Any], individual: dict[str, Any], attribute: str) -> str:
   """What `measure_rewording` found beside I.F. of the values, in words."""
   words, p = found['individual_fairness'], f"p = {found['p_value']:.2g}"
+  if individual['within_floor'] and words['within_floor']:
+    return (f'neither changing the {attribute} nor rewording the sentence moves the score beyond '
+            'noise')
   if found['p_value'] > LEVEL:
     return (f'these templates do not tell whether changing the {attribute} moves the score more '
             f'or less than rewording the sentence ({p})')
   if words['corrected'] > 0 and not words['within_floor'] and found['contrast'] > 0:
-    times = individual['corrected'] / words['corrected']
+    times = 1 + found['contrast'] / words['corrected']
     return (f'changing the {attribute} moves the score {times:.1f} times as much as rewording the '
             f'sentence, less what is expected by chance ({p})')
   return (f"changing the {attribute} moves the score {'more' if found['contrast'] > 0 else 'less'} "

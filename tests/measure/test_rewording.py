@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import wasserstein_distance
+from scipy.stats import norm, wasserstein_distance
 from score_arrays import from_arrays
 
 from fairjax.cli.main import main
@@ -13,7 +13,8 @@ from fairjax.counterfactual import load_attribute
 from fairjax.errors import UserError
 from fairjax.generate import read_records
 from fairjax.measure import measure_records
-from fairjax.measure.rewording import contrast, rewording_sentence
+from fairjax.measure.nulls import LabelStatistics
+from fairjax.measure.rewording import contrast, measure_rewording, rewording_sentence
 
 
 def records(attribute, samples, move):
@@ -45,7 +46,8 @@ def test_records_of_the_arm_give_the_definition_and_leave_the_rest_as_it_is():
     cell.values(), 2)] for cell in scores.values()])
   np.testing.assert_allclose(words['individual_fairness']['value'], expected, rtol=1e-12)
   np.testing.assert_allclose(
-    words['contrast'], part['individual_fairness']['value'] - expected, rtol=1e-12)
+    words['contrast'], np.diff([m['individual_fairness']['value'] - m['individual_fairness'][
+      'null_mean'] for m in (words, part)])[0], rtol=1e-12)
   assert words['p_value'] == 2 / 2 ** 10
   assert words['records'] == len(rows) - len(prompts)
 
@@ -77,16 +79,31 @@ def test_prompts_and_rewordings_are_compared_on_the_samples_that_they_share(numb
 
 def test_many_templates_draw_their_signs():
   rng, count = np.random.default_rng(3), 15
-  values, words = rng.random((count, 2, 40)) + [[[0.0], [0.05]]], rng.random((count, 2, 40))
-  found, p_value = contrast(*(from_arrays(x / 2) for x in (values, words)),
-                            permutations=20_000, seed=0)
-  difference = np.array([wasserstein_distance(*a) - wasserstein_distance(*b)
-                         for a, b in zip(values / 2, words / 2, strict=True)])
+  values, words = rng.normal(0.4, 1, count), rng.normal(0, 1, (count, 2))
+  found, p_value = contrast(values, words.reshape(-1), permutations=20_000, seed=0)
+  difference = values - words.mean(axis=1)
   np.testing.assert_allclose(found, difference.mean(), rtol=1e-12)
   signs = np.array(list(itertools.product((1, -1), repeat=count)))
   exact = np.mean(np.abs(signs @ difference) >= abs(difference.sum()) - 1e-12)
   assert 0.02 < exact < 0.9
   assert abs(p_value - exact) < 5 * np.sqrt(exact * (1 - exact) / 20_000)
+
+
+def test_phrasings_that_share_less_noise_than_values_are_no_finding():
+  # All prompts have the same distribution. Samples of a number agree more between values than
+  # between phrasings, so that chance adds more to the I.F. of these, and raw contrasts find it.
+  rng, rejected, unlikely = np.random.default_rng(0), 0, 0
+  for _ in range(20):
+    noise = rng.normal(size=(8, 1, 4, 60))  # [M, A, 1 + K, n]
+    scores = norm.cdf(0.9 * noise + np.sqrt(1 - 0.81) * rng.normal(size=(8, 4, 4, 60)))
+    prompts = from_arrays(scores[:, :, 0], coupled=True)
+    phrasings = from_arrays(scores.reshape(32, 4, 60), coupled=True)
+    raw = [LabelStatistics(s.scores, s.subgroup_index).observed().all_pairs[:, 0]
+           for s in (prompts, phrasings)]
+    unlikely += contrast(*raw, permutations=1, seed=0)[1] < 0.05
+    found = measure_rewording(prompts, phrasings, permutations=20, seed=0)
+    rejected += found['p_value'] <= 0.05
+  assert unlikely > 10 and rejected <= 5  # of 20: once in 3,000
 
 
 def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys, capsys):
@@ -114,12 +131,14 @@ def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys,
   (0.0, False, 0.18, 0.002, 'moves the score more than'),  # no ratio to chance
   (0.1, True, 0.08, 0.002, 'moves the score more than'),
   (0.3, False, -0.12, 0.002, 'moves the score less than'),
-  (0.1, False, 0.08, 0.06, 'do not tell')])
+  (0.1, False, 0.08, 0.06, 'do not tell'),
+  (0.0, True, -0.02, 0.002, 'beyond noise')])
 def test_the_sentence_says_what_the_contrast_says(corrected, within, difference, p, said):
   found = {'individual_fairness': {'corrected': corrected, 'within_floor': within},
            'contrast': difference, 'p_value': p}
-  line = rewording_sentence(found, {'corrected': 0.18}, 'country')
-  assert said in line and f'p = {p}' in line
+  noise = said == 'beyond noise'  # of both
+  line = rewording_sentence(found, {'within_floor': noise}, 'country')
+  assert said in line and (noise or f'p = {p}' in line)
 
 
 @pytest.mark.parametrize(('number', 'words'), [
