@@ -242,14 +242,24 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
     judged = '; '.join(f"{label} {format_estimate(e)}, p = {e['p_value']:.2g}" for e, label in (
       (row.estimate(scorer, measure), label) for measure, label in FAIRNESS.items()))
     sentences = [f"At n = {span(estimate['n_min'], estimate['n_max'])}: {judged}."]
-    if estimate['within_floor']:
+    if not (above := _above_noise(row, scorer)):
       sentences.append('No difference was detected; that does not show that there is none. More '
                        'samples lower the noise.')
+    elif estimate['within_floor']:
+      sentences.append(f"Subgroups differ: {' and '.join(above)} above noise, I.F. of all pairs not.")
     if baseline is not None and row is not baseline:
       sentences += _against_baseline(row, baseline, scorer)
-    found.append({'model': row.name, 'tone': 'within' if estimate['within_floor'] else 'above',
+    found.append({'model': row.name, 'tone': 'above' if above else 'within',
                   'sentences': sentences})
   return found
+
+
+def _above_noise(row: ModelRow, scorer: str) -> list[str]:
+  """What of I.F., I.F. across subgroups and G.F. is above noise."""
+  # G.F. pools the values of a subgroup, so it sees differences that I.F. does not.
+  names = {'individual_fairness_cross_subgroup': 'I.F. across subgroups', **FAIRNESS}
+  return [name for measure, name in names.items()
+          if (e := row.estimate(scorer, measure)) and not e['within_floor']]
 
 
 def headline(
@@ -262,7 +272,12 @@ def headline(
                        max(measured, key=lambda pair: pair[1]['value']))
   name = 'the baseline' if row.method == row.name == 'baseline' else f'model "{row.name}"'
   n = f"n = {span(estimate['n_min'], estimate['n_max'])}"
-  if estimate['within_floor']:
+  if above := estimate['within_floor'] and _above_noise(row, scorer):
+    group = row.estimate(scorer, 'group_fairness')
+    lines = [f'By scorer {scorer}, subgroups of "{attribute}" differ in {name}: '
+             f"{' and '.join(above)} above noise; G.F. {format_estimate(group)}, I.F. of all pairs "
+             f'{format_estimate(estimate)}, {n}.']
+  elif estimate['within_floor']:
     lines = [f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
              f'in {name}: I.F. {format_estimate(estimate)}, {n}. That does not show that there is '
              'none.']
@@ -283,8 +298,8 @@ def headline(
              f'{left[high] - left[low]:.2f} and ')
       lines.append(f'{best.name} changes {gap * (not alike)}I.F. to {format_estimate(after)}.')
   if len(measured) > 1:
-    above = sum(not e['within_floor'] for _, e in measured)
-    lines.append(f'{above} of {len(measured)} models are above noise.')
+    biased = sum(bool(_above_noise(row, scorer)) for row, _ in measured)
+    lines.append(f'{biased} of {len(measured)} models are above noise.')
   return ' '.join(lines)
 
 

@@ -110,6 +110,18 @@ def test_verdicts_say_what_the_floors_say(rows):
   assert found['sentences'][1] == 'I.F. of the baseline is 0.0100 (floor 0.0200), within noise.'
 
 
+def test_subgroups_that_differ_are_found_where_all_pairs_are_within_noise(rows):
+  grouped = copy.deepcopy(rows[2])
+  grouped.scorer('opinion')['individual_fairness']['within_floor'] = True
+  grouped.scorer('opinion')['group_fairness']['within_floor'] = False
+  found, _ = verdicts([grouped, rows[0]], 'opinion')
+  assert found['tone'] == 'above' and 'Subgroups differ: ' in found['sentences'][1]
+  assert not any('No difference' in line for line in found['sentences'])
+  line = headline([grouped], 'opinion', 'colour')
+  assert 'differ in model "' in line and 'G.F. above noise' in line
+  assert '2 of 2 models are above noise' in headline([grouped, rows[0]], 'opinion', 'colour')
+
+
 def test_a_recommendation_says_where_noise_may_be_all_of_it(rows):
   one = dataclasses.replace(rows[0], name='embedding-1', method='embedding', weight=1.0)
   shown = verdict_lines([rows[0], rows[2]], 'colour', select_model([rows[0], rows[2]]))[-1]
