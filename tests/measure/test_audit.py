@@ -121,6 +121,19 @@ def test_own_bias_against_the_enumerated_null():
   assert (own_bias(scores, 2 * weights, permutations=40000)['p_value'] == found['p_value']).all()
 
 
+def test_a_value_that_is_treated_apart_hides_no_other_and_makes_none_biased():
+  rng = np.random.default_rng(0)
+  ones = np.ones(60, int)
+  for values in (3, 5):
+    scores = 0.5 + 0.05 * rng.normal(size=(60, values))
+    scores[:, 0] += 0.3
+    found = own_bias(scores, ones, permutations=999)
+    assert found['p_holm'][0] <= 0.005 and found['p_holm'][1:].min() > 0.05
+    np.testing.assert_allclose(found['difference'][1:], 0, atol=0.03)
+    scores[:, 1] += 0.05
+    assert own_bias(scores, ones, permutations=999)['p_holm'][1] <= 0.05
+
+
 def test_holm_by_its_definition():
   rng = np.random.default_rng(1)
   for size in (1, 2, 5, 29):

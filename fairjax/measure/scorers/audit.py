@@ -23,7 +23,7 @@ from fairjax.counterfactual.branches import swap_text
 from fairjax.counterfactual.matching import TextMatcher
 from fairjax.errors import UserError
 from fairjax.measure.correlation import pearson, spearman
-from fairjax.measure.estimates import TIE, holm
+from fairjax.measure.estimates import LEVEL, TIE, holm
 from fairjax.measure.scorers.base import (
   RecordedScorer,
   Scorer,
@@ -94,19 +94,37 @@ def own_bias(
 ) -> dict[str, np.ndarray]:
   """How much higher a scorer rates each value than the others in the same places."""
   # A value is compared with the median of the others, not with their mean: one value that a scorer
-  # treats apart must not make all others look biased the other way. The p-value is that of a paired
-  # permutation test: if the value did not matter, the A scores of a frame could be in any order, so
-  # the score under value a would be a random one of the A. All texts of a frame move together.
+  # treats apart must not make all others look biased the other way. Nor may it widen the null of
+  # the others: while more than two values are left, the one with the smallest p-value is taken out
+  # if it is significant among them (a step-down test), and they are compared without it.
   # scores [F, A] in [0, 1], weights [F] texts of a frame; difference, p_value and p_holm are [A],
   # moved and range a share of texts and a mean over texts.
-  values, share = scores.shape[1], weights / weights.sum()
+  share, spread = weights / weights.sum(), np.ptp(scores, axis=1)
+  left, least = np.arange(scores.shape[1]), 0.0
+  difference, p_value, p_holm = np.empty((3, left.size))
+  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
+  while True:
+    difference[left], p_value[left] = _apart(scores[:, left], share, permutations, rng)
+    worst = np.lexsort((-np.abs(difference[left]), p_value[left]))[0]
+    p_holm[left] = np.maximum(least, holm(p_value[left]))
+    if left.size <= 2 or p_holm[left[worst]] > LEVEL:
+      return {'difference': difference, 'p_value': p_value, 'p_holm': p_holm,
+              'moved': share @ (spread > TIE), 'range': share @ spread}
+    least, left = p_holm[left[worst]], np.delete(left, worst)
+
+
+def _apart(scores: np.ndarray, share: np.ndarray, permutations: int, rng: np.random.Generator
+           ) -> tuple[np.ndarray, np.ndarray]:
+  """How much higher each value is than the median of the others `[A]`, and its p-value."""
+  # A paired permutation test: if the value did not matter, the A scores of a frame could be in any
+  # order, so the score under value a would be a random one of the A. All texts of a frame move
+  # together.
+  values = scores.shape[1]
   apart = scores - np.stack(
     [np.median(np.delete(scores, a, axis=1), axis=1) for a in range(values)], axis=1)
   difference = share @ apart
-  spread = np.ptp(scores, axis=1)
-  moved = spread > TIE
+  moved = np.ptp(scores, axis=1) > TIE
   rows, part = apart[moved], share[moved]
-  rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
   # In a frame every value's score under a random order has the same distribution, so one set of
   # draws is the null of all A tests.
   null = np.zeros(permutations)
@@ -115,9 +133,7 @@ def own_bias(
     draws = rng.integers(values, size=(min(block, permutations - start), len(rows)))
     null[start:start + len(draws)] = rows[np.arange(len(rows)), draws] @ part
   reached = np.array([np.count_nonzero(np.abs(null) >= abs(d) - TIE) for d in difference])
-  p_value = (reached + 1) / (permutations + 1)
-  return {'difference': difference, 'p_value': p_value, 'p_holm': holm(p_value),
-          'moved': share @ moved, 'range': share @ spread}
+  return difference, (reached + 1) / (permutations + 1)
 
 
 def agreement(scores: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
