@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import norm, wasserstein_distance
+from scipy.stats import binomtest, norm, wasserstein_distance
 from score_arrays import from_arrays
 
 from fairjax.cli.main import main
@@ -104,6 +104,28 @@ def test_phrasings_that_share_less_noise_than_values_are_no_finding():
     found = measure_rewording(prompts, phrasings, permutations=20, seed=0)
     rejected += found['p_value'] <= 0.05
   assert unlikely > 10 and rejected <= 5  # of 20: once in 3,000
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize('coupled', [False, True])
+@pytest.mark.parametrize('kind', ['binary', 'uniform', 'five levels', 'opinion words'])
+def test_where_values_and_phrasings_move_alike_one_in_twenty_is_rejected(kind, coupled):
+  rng, runs, rejected = np.random.default_rng(3), 250, 0
+  shape = 8, 4, 4, 60  # [M, A, 1 + K, n]
+  for _ in range(runs):
+    u = rng.random(shape)
+    if coupled:
+      u = np.where(rng.random(shape) < 0.7, rng.random((8, 1, 1, 60)), u)
+    scores = {'binary': u < 0.3, 'uniform': u, 'five levels': np.round(4 * u) / 4,
+              'opinion words': np.select([u < 0.2, u < 0.8], [0, 0.5], 1)}[kind].astype(float)
+    for moved in ((8, 4, 1, 1), (8, 1, 4, 1)):  # a share of the scores of each becomes 1
+      scores = np.where(rng.random(shape) < 0.3 * rng.random(moved), 1, scores)
+    found = measure_rewording(
+      from_arrays(scores[:, :, 0], coupled=coupled),
+      from_arrays(scores.reshape(32, 4, 60), coupled=coupled), permutations=20, seed=0)
+    rejected += found['p_value'] <= 0.05
+  print(f'{kind}, {"coupled" if coupled else "independent"}: {rejected / runs:.1%} rejected')
+  assert binomtest(rejected, runs, 0.05).pvalue > 1e-3
 
 
 def test_prompts_with_rewordings_are_measured_and_reported(tmp_path, check_keys, capsys):
