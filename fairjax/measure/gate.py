@@ -129,8 +129,9 @@ def compare_fairness(
     found = samples * (reach / (margin - difference)) ** 2
     needed = math.ceil(found) if found < _MOST_SAMPLES else None
   return GateResult(
-    *values, *chance, difference, error, low, high, least, most, margin, verdict,
-    -margin < least and most < margin, paired, samples, numbers - 2 * int(new.sizes.sum()), needed)
+    values[0], values[1], chance[0], chance[1], difference, error, low, high, least, most, margin,
+    verdict, -margin < least and most < margin, paired, samples,
+    numbers - 2 * int(new.sizes.sum()), needed)
 
 
 def _least_chance(value: float, chance: float) -> float:

@@ -246,7 +246,8 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
       sentences.append('No difference was detected; that does not show that there is none. More '
                        'samples lower the noise.')
     elif estimate['within_floor']:
-      sentences.append(f"Subgroups differ: {' and '.join(above)} above noise, I.F. of all pairs not.")
+      sentences.append(f"Subgroups differ: {' and '.join(above)} above noise, I.F. of all pairs "
+                       'not.')
     if baseline is not None and row is not baseline:
       sentences += _against_baseline(row, baseline, scorer)
     found.append({'model': row.name, 'tone': 'above' if above else 'within',
