@@ -135,11 +135,12 @@ def compare_fairness(
 
 
 def _least_chance(value: float, chance: float) -> float:
-  """The least part of an I.F. that chance adds; `chance` is the null mean."""
+  """The least that chance adds to an I.F.; `chance` is the null mean."""
   from scipy.stats import norm
   shift = np.linspace(0, 8, 801)  # of a standard normal variable
   seen = 2 * norm.pdf(shift) + shift * (2 * norm.cdf(shift) - 1)  # E|X + shift|
-  return value * float(np.interp(value / chance, seen / seen[0], 1 - shift / seen)) if chance else 0
+  added = (seen - shift) / seen[0]
+  return chance * float(np.interp(value / chance, seen / seen[0], added)) if chance else 0.0
 
 
 def _as_many(new: SampleScores, old: SampleScores) -> tuple[SampleScores, SampleScores]:
