@@ -246,8 +246,8 @@ def verdicts(rows: Sequence[ModelRow], scorer: str) -> list[dict[str, Any]]:
       sentences.append('No difference was detected; that does not show that there is none. More '
                        'samples lower the noise.')
     elif estimate['within_floor']:
-      sentences.append(f"Subgroups differ: {' and '.join(above)} above noise, I.F. of all pairs "
-                       'not.')
+      sentences.append(f"{' and '.join(above)} above noise, I.F. of all pairs not: subgroups may "
+                       'differ (each is a test at 5 %).')
     if baseline is not None and row is not baseline:
       sentences += _against_baseline(row, baseline, scorer)
     found.append({'model': row.name, 'tone': 'above' if above else 'within',
@@ -275,9 +275,9 @@ def headline(
   n = f"n = {span(estimate['n_min'], estimate['n_max'])}"
   if above := estimate['within_floor'] and _above_noise(row, scorer):
     group = row.estimate(scorer, 'group_fairness')
-    lines = [f'By scorer {scorer}, subgroups of "{attribute}" differ in {name}: '
-             f"{' and '.join(above)} above noise; G.F. {format_estimate(group)}, I.F. of all pairs "
-             f'{format_estimate(estimate)}, {n}.']
+    lines = [f'By scorer {scorer}, subgroups of "{attribute}" may differ in {name}: '
+             f"{' and '.join(above)} above noise, I.F. of all pairs not (each is a test at 5 %); "
+             f'G.F. {format_estimate(group)}, I.F. {format_estimate(estimate)}, {n}.']
   elif estimate['within_floor']:
     lines = [f'By scorer {scorer}, no sentiment bias between values of "{attribute}" was detected '
              f'in {name}: I.F. {format_estimate(estimate)}, {n}. That does not show that there is '

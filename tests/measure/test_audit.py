@@ -134,6 +134,16 @@ def test_a_value_that_is_treated_apart_hides_no_other_and_makes_none_biased():
     assert own_bias(scores, ones, permutations=999)['p_holm'][1] <= 0.05
 
 
+def test_two_blocks_of_values_are_both_shown_in_any_order():
+  rng = np.random.default_rng(0)
+  scores = 0.5 + np.where(np.arange(8) < 4, 0.1, -0.1) + 0.02 * rng.normal(size=(100, 8))
+  for order in (np.arange(8), rng.permutation(8)):
+    found = own_bias(scores[:, order], np.ones(100, int), permutations=999)
+    assert (found['p_holm'] <= 0.05).all()
+    np.testing.assert_array_equal(np.sign(found['difference']), np.where(order < 4, 1, -1))
+    assert np.abs(found['difference']).min() > 0.05
+
+
 def test_holm_by_its_definition():
   rng = np.random.default_rng(1)
   for size in (1, 2, 5, 29):

@@ -95,8 +95,8 @@ def own_bias(
   """How much higher a scorer rates each value than the others in the same places."""
   # A value is compared with the median of the others, not with their mean: one value that a scorer
   # treats apart must not make all others look biased the other way. Nor may it widen the null of
-  # the others: while more than two values are left, the one with the smallest p-value is taken out
-  # if it is significant among them (a step-down test), and they are compared without it.
+  # the others: what is significant is taken out, and the others are compared without it. Of three
+  # values the median of two is their mean, so there the one that is farthest goes first.
   # scores [F, A] in [0, 1], weights [F] texts of a frame; difference, p_value and p_holm are [A],
   # moved and range a share of texts and a mean over texts.
   share, spread = weights / weights.sum(), np.ptp(scores, axis=1)
@@ -104,13 +104,16 @@ def own_bias(
   difference, p_value, p_holm = np.empty((3, left.size))
   rng = np.random.default_rng(np.random.SeedSequence([seed, _PURPOSE, 1]))
   while True:
-    difference[left], p_value[left] = _apart(scores[:, left], share, permutations, rng)
-    worst = np.lexsort((-np.abs(difference[left]), p_value[left]))[0]
-    p_holm[left] = np.maximum(least, holm(p_value[left]))
-    if left.size <= 2 or p_holm[left[worst]] > LEVEL:
+    found, p = _apart(scores[:, left], share, permutations, rng)
+    corrected = np.maximum(least, holm(p))
+    difference[left], p_value[left], p_holm[left] = found, p, corrected
+    out = corrected <= LEVEL
+    if left.size == 3 and out.all():
+      out = np.arange(3) == np.abs(found).argmax()
+    if not out.any() or left.size - out.sum() < 2:
       return {'difference': difference, 'p_value': p_value, 'p_holm': p_holm,
               'moved': share @ (spread > TIE), 'range': share @ spread}
-    least, left = p_holm[left[worst]], np.delete(left, worst)
+    least, left = corrected[out].max(), left[~out]
 
 
 def _apart(scores: np.ndarray, share: np.ndarray, permutations: int, rng: np.random.Generator
