@@ -4,8 +4,8 @@ Letters: M templates, A values, K rewordings of a template, n samples of a prefi
 
 A template and its rewordings are K + 1 phrasings of one prompt. With the value held fixed, I.F.
 (H-05, Eq. 3) over the phrasings instead of the values says how far words that change nothing about
-the value move the score: the second floor. Chance adds something else to it than to I.F. over the
-values, because values and phrasings need not share as much of their noise.
+the value move the score: the second floor. Chance adds another amount to it than to I.F. over
+the values, because values and phrasings need not share as much of their noise.
 
 The contrast is the mean over templates of the one less the other, each less its null mean. Its null
 hypothesis is that values and phrasings move the score alike, so that in each template the
@@ -46,7 +46,7 @@ def measure_rewording(
 def contrast(
   values: np.ndarray, words: np.ndarray, *, permutations: int, seed: int,
 ) -> tuple[float, float]:
-  """The contrast of I.F. `[M]` and `[M x any]`, less chance, and its p-value."""
+  """Contrast and p-value, from I.F. less chance: of values `[M]`, of phrasings `[M x A]`."""
   count = values.size
   difference = values - words.reshape(count, -1).mean(axis=1)
   if count <= _MOST:

@@ -104,6 +104,13 @@ def test_the_named_number_of_samples_tells():
   models = [from_arrays(rng.random((3, 100))) for _ in range(2)]
   found = compare_fairness(*models, margin=0.02, permutations=50)
   assert found.verdict == 'cannot tell' and found.samples_needed > 100
+  # What chance may hide counts too.
+  biased = from_arrays(np.clip(rng.random((3, 100)) + [[0.5], [0], [0]], 0, 1))
+  margin = 0.05 + compare_fairness(biased, models[0], margin=1, permutations=50).difference
+  found = compare_fairness(biased, models[0], margin=margin, permutations=50)
+  reach = found.most - found.difference + scipy.stats.t.ppf(0.8, 19) * found.std_error
+  assert found.verdict == 'cannot tell' and found.most > found.high
+  assert found.samples_needed == np.ceil(100 * (reach / 0.05) ** 2)
   many = [from_arrays(rng.random((3, 20_000))) for _ in range(2)]
   assert compare_fairness(*many, margin=0.02, permutations=20).verdict == 'no worse'
 
